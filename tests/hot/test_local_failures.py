@@ -63,7 +63,7 @@ def test_a_full_disk_fails_appends_and_creations_until_there_is_room(log: LocalL
         first, second = _append(ledger, b"2", b"3")
         assert isinstance(first, DiskFull)
         assert isinstance(second, DiskFull)
-        assert "free room" in str(first)
+        assert "free space" in str(first)
         with pytest.raises(DiskFull):
             log.create()
         assert ledger.closed
@@ -251,7 +251,7 @@ def test_files_that_cannot_be_removed_are_before_the_deletion_is_forgotten(
     ledger.close()
     log.checkpoint()
     with _failing(disk, errno.EIO, "unlink", suffix=".ledger"):
-        with pytest.raises(HotLogError, match="could not be removed"):
+        with pytest.raises(HotLogError, match="cannot remove"):
             log.delete(ledger.ledger_id)
         with pytest.raises(HotLogError):
             log.checkpoint()

@@ -1,12 +1,12 @@
-"""The protocol of hot logs: ledgers that take entries durably and give them back.
+"""The protocol of hot logs: ledgers that store entries durably and return them.
 
-A ledger is appended to by one writer, closed once, and never changes after. Entry ids count from 0 without gaps.
+A ledger is appended to by one writer, closed once, and immutable afterwards. Entry ids count from 0 without gaps.
 
-* **Durable before done.** An append's completion comes only once its bytes would survive a crash of the machine, and in
-  the order of the appends of its ledger.
-* **One failure fails what follows.** If an append fails, every append queued behind it in the same ledger fails too,
-  and the ledger is fenced: it ends at its last confirmed entry and takes no more. The caller goes on in a new ledger.
-* **Only what is confirmed is read.** Readers never see an entry whose append did not complete.
+* **Durable before done.** An append is completed only once its bytes would survive a crash of the machine, and in the
+  order of the appends of its ledger.
+* **One failure fails all later appends.** If an append fails, every append queued after it in the same ledger fails
+  too, and the ledger is fenced: it ends at its last confirmed entry and takes no more. The caller uses a new ledger.
+* **Only confirmed entries are read.** Readers never see an entry whose append did not complete.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     Completion: TypeAlias = Callable[[HotLogError | None], None]
     """Called once, from any thread, when an append is durable (None) or has failed. It must not block."""
     Deliver: TypeAlias = Callable[[list[Completion], HotLogError | None], object]
-    """Takes the completions of one group commit, which all end alike, in the order in which they are to be called.
-    What it returns is not looked at."""
+    """Takes the completions of one group commit, all with the same result, in the order in which they are to be called.
+    Its return value is ignored."""
 
 
 class ReadableLedger(Protocol):
-    """The reading half of a ledger, also of one that another process writes."""
+    """The reading half of a ledger, also of one written by another process."""
 
     @property
     def ledger_id(self) -> int:
-        """Unique in its log, growing with creation, never reused."""
+        """Unique in its log, ascending by creation, never reused."""
         ...
 
     @property
@@ -53,21 +53,21 @@ class ReadableLedger(Protocol):
 
         Raises:
             LedgerMissing: The ledger was deleted.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         ...
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one.
+        """Confirmed entries from ``first`` on as contiguous frames, with their number; at least one if there is one.
 
         Raises:
             LedgerMissing: The ledger was deleted.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         ...
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
+        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and the end of the last one.
 
         Raises:
             IndexError: ``first`` to ``last`` is not a range of confirmed entries.
@@ -82,30 +82,30 @@ class HotLedger(ReadableLedger, Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more entries: closed, or fenced after a failure."""
+        """Whether it takes no more entries: it was closed, or fenced after a failure."""
         ...
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
-        """Append one entry, given as pieces to be joined; returns its id at once.
+        """Append one entry, given as buffers to be joined; returns its id at once.
 
-        The pieces must not change until ``done`` is called.
+        The buffers must not change until ``done`` is called.
 
         Raises:
             LedgerClosed: The ledger takes no more entries.
-            TypeError: A piece is not contiguous bytes.
+            TypeError: A buffer is not contiguous bytes.
             EntryTooLarge: The entry's length does not fit the frame's 31 bits.
         """
         ...
 
     def close(self) -> None:
-        """Wait for the appends under way, then end the ledger durably at its last confirmed entry.
+        """Wait for appends in flight, then end the ledger durably at its last confirmed entry.
 
-        Closing twice is no error. Does not wait, and needs no disk, where nothing is under way and no append failed.
-        It must not be called from a completion.
+        Closing twice is not an error. Neither waits nor needs the disk if nothing is in flight and no append failed. It
+        must not be called from a completion.
 
         Raises:
-            HotLogError: An append had failed, and it cannot be made sure yet that a crash would not bring it back.
-                The ledger takes no entries all the same; close it again before anyone is told its end.
+            HotLogError: An append had failed, and a crash could still bring it back. The ledger takes no entries all
+                the same; close it again before its end is recorded elsewhere.
         """
         ...
 
@@ -116,7 +116,7 @@ class HotLog(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held in memory until the disk has them. Whoever appends stops where they pass a budget."""
+        """Bytes in memory that are not on disk yet. Callers throttle appends by it."""
         ...
 
     def create(self) -> HotLedger:
@@ -131,14 +131,14 @@ class HotLog(Protocol):
         """An existing ledger; one that was open when its process died was recovered when the log was opened.
 
         Raises:
-            LedgerMissing: There is none.
+            LedgerMissing: The ledger does not exist.
         """
         ...
 
     def delete(self, ledger_id: int) -> None:
-        """Delete a ledger and its bytes, closing it first. A ledger that does not exist is no error.
+        """Delete a ledger and its bytes, closing it first. A missing ledger is not an error.
 
-        Works on a full disk too: there it is how room is made.
+        Works on a full disk too, since it frees space.
         """
         ...
 
@@ -147,15 +147,15 @@ class HotLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Close every open ledger and release everything."""
+        """Close every open ledger and release all resources."""
         ...
 
 
 @runtime_checkable
 class KeyedState(Protocol):
-    """Small values that become durable in the same group commits as entries, the last one of each key winning.
+    """Small values that become durable in the same group commits as entries; the last one of each key wins.
 
-    For what changes often and is worth no metadata commit of its own: positions of cursors.
+    For values that change too often for metadata commits: the states of cursors.
     """
 
     def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
@@ -175,13 +175,13 @@ _log = logging.getLogger(__name__)
 
 
 def call_each(dones: list[Completion], error: HotLogError | None) -> None:
-    """Call the completions of one group commit in their order; one that raises does not keep the rest from theirs.
+    """Call the completions of one group commit in order; one that raises does not stop the others.
 
-    The default of every hot log, which calls it in a thread of its own. Whoever lives in an event loop passes the log
+    The default of every hot log, called in the log's own thread. With an event loop, pass
     ``lambda dones, error: loop.call_soon_threadsafe(call_each, dones, error)``: one hop for a whole group.
     """
     for done in dones:
         try:
             done(error)
-        except Exception:  # noqa: BLE001 - whatever a caller's completion raises is the caller's
+        except Exception:  # noqa: BLE001 - a completion may raise anything
             _log.exception("a completion of an append raised")

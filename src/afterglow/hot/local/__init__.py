@@ -1,4 +1,7 @@
-"""Durable ledgers on the local disk."""
+"""Durable ledgers on the local disk.
+
+Entry points: :class:`LocalLog` writes a home, :func:`open_shared` reads its ledgers from other processes.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The checkpoint: what a start after a crash need not replay.
+"""The checkpoint: the state from which a start replays the journals.
 
-It says at which journal file to begin, which ledgers were not durably closed and how much of each is durable in its own
-files, the next ledger id, and the keyed state. A ledger below the next id that it does not list is durably closed, or
-deleted. Ids stand here so that they are never given twice, even when all ledgers are gone.
+It holds the first journal file to replay, the ledgers that were not durably closed with their durable ends, the next
+ledger id, and the keyed state. A ledger below the next id that it does not list is durably closed, or deleted. The next
+id is stored so that ids are never reused, even when all ledgers are deleted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _UNCHECKED = 12
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """How much of an open ledger is durable in its own files."""
+    """End of the part of an open ledger that is durable in its own files."""
 
     entries: int
-    """Entries; -1: its creation was still under way, and counts only if the journal tells of it."""
+    """Number of entries; -1: its creation was in progress, and is valid only if the journal has it."""
 
     frame_bytes: int
     """Bytes of their frames."""
@@ -46,10 +46,10 @@ class Checkpoint:
     """One checkpoint."""
 
     journal: int = 0
-    """Number of the first journal file to replay; 0: all there are."""
+    """Number of the first journal file to replay; 0: all files."""
 
     next_ledger_id: int = FIRST_LEDGER_ID
-    """Greater than the id of every ledger there ever was."""
+    """Greater than every id ever used."""
 
     ledgers: Mapping[int, DurableEnd] = field(default_factory=dict)
     """Ledgers that were not durably closed."""
@@ -58,7 +58,7 @@ class Checkpoint:
     """The keyed state."""
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """The stored bytes."""
         out = bytearray(_HEAD.pack(_MAGIC, 0, self.journal, self.next_ledger_id, len(self.ledgers), len(self.state)))
         for ledger_id, durable in self.ledgers.items():
             out += _LEDGER.pack(ledger_id, durable.entries, durable.frame_bytes)
@@ -71,7 +71,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """The checkpoint in a file's bytes, or None where they are damaged."""
+        """The checkpoint in a file's bytes; None if they are damaged."""
         if len(data) < _HEAD.size:
             return None
         magic, crc, journal, next_ledger_id, ledger_count, state_count = _HEAD.unpack_from(data)
@@ -93,10 +93,10 @@ class Checkpoint:
 
 
 def load_checkpoint(disk: Disk, paths: HotLogPaths) -> Checkpoint:
-    """The last checkpoint; an empty one where none was made yet.
+    """The last checkpoint; an empty one if none was made yet.
 
     Raises:
-        HotLogError: It is damaged.
+        HotLogError: The checkpoint is damaged.
     """
     try:
         with disk.opened(paths.checkpoint) as file:
@@ -106,20 +106,21 @@ def load_checkpoint(disk: Disk, paths: HotLogPaths) -> Checkpoint:
     checkpoint = Checkpoint.decode(data)
     if checkpoint is None:
         raise HotLogError(
-            f"{paths.checkpoint} is damaged, or was written by another release: bring it back from a copy, or start "
-            "the release that wrote it"
+            f"{paths.checkpoint} is damaged, or was written by another release; restore it from a copy, or start the "
+            "release that wrote it"
         )
     return checkpoint
 
 
 def store_checkpoint(disk: Disk, paths: HotLogPaths, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint in the place of the last one, durably.
+    """Replace the last checkpoint, durably.
 
-    1. Write and sync it under another name. *Crash: the old one counts; the file is overwritten next time.*
-    2. Rename it, sync the name. *Crash between: the old or the new counts; the journals of the old are still there.*
+    1. Write and sync it under another name. *Crash: the old one is valid; the file is overwritten next time.*
+    2. Rename it, sync the directory. *Crash between: the old or the new one is valid; the journals of the old one still
+       exist.*
 
     Raises:
-        OSError: The old or the new one counts: journals that the old one needs must stay.
+        OSError: The old or the new one is valid: journals that the old one needs must stay.
     """
     draft = paths.checkpoint.with_suffix(".new")
     with disk.opened(draft, write=True, create=True, empty=True) as file:

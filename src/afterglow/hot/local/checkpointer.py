@@ -1,17 +1,17 @@
-"""Making checkpoints: after one, the journals before it are not needed any more.
+"""Creation of checkpoints: a checkpoint makes the journals before it unnecessary.
 
-1. Begin a new journal file. Everything confirmed so far stands in the files before it.
+1. Begin a new journal file. Everything confirmed so far is in the files before it.
 2. Flush all ledgers. Remove the files of deleted ones.
-3. Sync the files of every ledger that changed, then the directory. *Crash until here: the old checkpoint and its
-   journals do it all again.*
-4. Store the checkpoint. *Crash: the old or the new one counts, and the journals of both are there.*
+3. Sync the files of every ledger that changed, then the directory. *Crash until here: recovery from the old checkpoint
+   and its journals repeats it all.*
+4. Store the checkpoint. *Crash: the old or the new one is valid, and the journals of both exist.*
 5. Remove the older journals. *Crash: they are removed after the next checkpoint.*
 
-Appends go on meanwhile. A failure at any step leaves the old checkpoint with its journals.
+Appends continue meanwhile. A failure at any step leaves the old checkpoint with its journals.
 
-**After a failed sync of a ledger's file** the system may have dropped what it could not write, and would call the next
-sync a success. So nothing of that file since its last good sync is trusted: the next checkpoint writes it again, from
-the journals, before it syncs again.
+**After a failed sync of a ledger's file** the system may have dropped data that it could not write, and would report
+the next sync as a success. So nothing written to that file since its last successful sync is trusted: the next
+checkpoint writes it again, from the journals, before it syncs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checkpointer:
 
     def __init__(self, shared: LogComponents) -> None:
         self.journal = 0
-        """The journal file at which the last checkpoint begins."""
+        """Number of the journal file at which the last checkpoint begins."""
         self._disk = shared.disk
         self._paths = shared.paths
         self._files = shared.files
@@ -53,15 +53,15 @@ class Checkpointer:
         """Make a checkpoint.
 
         Args:
-            rotate: Begin a new journal file; else everything before the present one is covered.
-            between: Called between syncs, of which each may take its time.
+            rotate: Begin a new journal file; else the checkpoint covers everything before the current one.
+            between: Called between syncs, each of which may take long.
 
         Raises:
-            HotLogError: None was made; the last one counts.
+            HotLogError: The checkpoint failed; the last one stays valid.
         """
         with self._one:
             with self._committer.lock:
-                # What was flushed before the failed sync must all stand in files that are not written any more.
+                # Everything flushed before the failed sync must be in journal files that are complete.
                 rotate = rotate or any(ledger.suspect for ledger in self._book.active.values())
             number = self._committer.rotate() if rotate and not self._committer.fresh else self._committer.number
             try:
@@ -76,7 +76,7 @@ class Checkpointer:
                 self._disk.sync_directory(self._paths.ledgers)
                 store_checkpoint(self._disk, self._paths, self._describe(number))
             except OSError as error:
-                raise disk_error(error, f"no checkpoint could be made in {self._paths.root}") from error
+                raise disk_error(error, f"cannot make a checkpoint in {self._paths.root}") from error
             self.journal = number
             self._drop_journals()
 
@@ -102,7 +102,7 @@ class Checkpointer:
             ledger.durably_closed = closed
 
     def _describe(self, number: int) -> Checkpoint:
-        """The checkpoint, and from now on no word of ledgers that are durably closed."""
+        """The checkpoint; drops durably closed ledgers from the table."""
         with self._committer.lock:
             active = self._book.active
             for ledger in [ledger for ledger in active.values() if ledger.durably_closed]:
@@ -114,7 +114,7 @@ class Checkpointer:
             return Checkpoint(number, self._book.next_ledger_id, ledgers, dict(self._book.state))
 
     def _repair(self, number: int) -> None:
-        """Write again, from the journals since the last checkpoint, what a failed sync may have dropped."""
+        """Write entries again, from the journals since the last checkpoint, that a failed sync may have dropped."""
         with self._committer.lock:
             suspects = {ledger.ledger_id: ledger for ledger in self._book.active.values() if ledger.suspect}
         if not suspects:
@@ -137,4 +137,4 @@ class Checkpointer:
                 try:
                     self._disk.unlink(self._paths.journal(number))
                 except OSError as error:
-                    _log.warning("%s could not be removed: %s", self._paths.journal(number), error)
+                    _log.warning("cannot remove %s: %s", self._paths.journal(number), error)

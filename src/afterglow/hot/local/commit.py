@@ -1,13 +1,13 @@
-"""Group commit: one thread, one journal, one sync for everything that all ledgers queued meanwhile.
+"""Group commit: one thread, one journal, one sync for everything that all ledgers have queued.
 
-An append only queues. The thread takes all that is queued, writes it as one batch, syncs once, and calls the
-completions. While it syncs the next group gathers: the slower the disk, the larger the groups. What a group costs
-beyond its bytes does not depend on how many ledgers it touches, but for some microseconds each.
+An append only queues. The thread takes all queued entries, writes them as one batch, syncs once, and calls the
+completions. While it syncs, the next group gathers: the slower the disk, the larger the groups. Beyond its bytes, a
+group costs a constant and some microseconds for each ledger in it.
 
-**After a failed write or sync** the file is abandoned; the group, and everything queued behind it, fails; the ledgers
-that it touched are fenced where they were confirmed; others, which had nothing under way, are not touched. The next
-group begins a new file, whose header voids what the old one may hold of the failed group. Until that is possible every
-group fails in the same way, and the process lives.
+**After a failed write or sync** the file is abandoned; the group and everything queued after it fails; the ledgers in
+it are fenced at their last confirmed entry; ledgers with nothing in flight are not affected. The next group begins a
+new file, whose header voids what the old one may hold of the failed group. Until that is possible every group fails in
+the same way, and the process continues.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Joining a group copies it while the interpreter is held: 4 MiB take about a millisecond.
+# Joining a group copies it while holding the GIL: 4 MiB take about a millisecond.
 _GROUP_BYTES = 4 << 20
 
 
 class CompletionWaiter:
-    """A completion that a thread waits for."""
+    """A completion on which a thread waits."""
 
     def __init__(self) -> None:
         self._called = threading.Event()
         self._error: HotLogError | None = None
 
     def __call__(self, error: HotLogError | None) -> None:
-        """Take the outcome."""
+        """Set the result."""
         self._error = error
         self._called.set()
 
     def wait(self) -> None:
-        """Wait for it.
+        """Wait for the result.
 
         Raises:
-            HotLogError: It is a failure.
+            HotLogError: The operation failed.
         """
         self._called.wait()
         if self._error is not None:
@@ -59,15 +59,15 @@ class CompletionWaiter:
 
 
 class _Control(NamedTuple):
-    """A change that is no append."""
+    """A queued change other than an append."""
 
     section: bytes
     apply: Callable[[], None]
-    """Called under the lock when it is durable."""
+    """Called with the lock held when it is durable."""
 
     done: Completion
     keep_on_failure: bool
-    """Whether it is written with a later group where this one fails."""
+    """Whether it is written with a later group if this one fails."""
 
 
 class _Group(NamedTuple):
@@ -100,17 +100,17 @@ class Committer:
         """Prepare; nothing is written before :meth:`start`.
 
         Args:
-            disk: Where to write.
+            disk: Calls to the operating system.
             paths: Names of the files.
-            lock: Guards all that the log's threads share.
+            lock: Guards the state that the log's threads share.
             journal_max_bytes: Size at which the next file is begun.
             deliver: Calls completions.
-            confirmed: Called under the lock with ledgers that have entries to be flushed, and for how many bytes.
+            confirmed: Called with the lock held, with ledgers that have entries to flush, and their bytes.
         """
         self.lock = lock
-        """Guards all that the log's threads share."""
+        """Guards the state that the log's threads share."""
         self.rotated: Callable[[], None] = lambda: None
-        """Called under the lock when a file was full."""
+        """Called with the lock held when a file was full."""
         self.pending_bytes = 0
         """Bytes queued or being written."""
         self._disk = disk
@@ -127,25 +127,25 @@ class Committer:
         self._kept: list[_Control] = []
         self._rotations: list[CompletionWaiter] = []
         self._journal: JournalFile | None = None
-        self._newest = 0  # the greatest number ever tried
-        self._start = JournalStart()  # how the next file goes on from the last
+        self._newest = 0  # the greatest number ever used
+        self._start = JournalStart()  # start of the next file
         self._thread = threading.Thread(target=self._run, name="afterglow-journal", daemon=True)
 
     @property
     def number(self) -> int:
-        """Number of the file that is written, or was last. Everything confirmed before it stands in files before."""
+        """Number of the current or last file. Everything confirmed before it began is in earlier files."""
         return self._start.previous
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing was written since the file was begun."""
+        """Whether the current file has no batch yet."""
         return self._journal is not None and self._journal.empty
 
     def start(self, newest: int, start: JournalStart) -> None:
-        """Begin a journal file behind those that are there, and the thread.
+        """Begin a journal file after the existing ones, and start the thread.
 
         Raises:
-            OSError: The file could not be made.
+            OSError: The file could not be created.
         """
         self._newest = newest
         self._start = start
@@ -153,7 +153,7 @@ class Committer:
         self._thread.start()
 
     def enqueue(self, ledger: LedgerState, frame_bytes: int) -> None:
-        """Note that an entry was put into a ledger's queue. The lock is held."""
+        """Record that an entry was added to a ledger's queue. The lock is held."""
         if not ledger.queued_bytes:
             self._dirty.append(ledger)
         ledger.queued_bytes += frame_bytes
@@ -165,7 +165,7 @@ class Committer:
     def submit(
         self, section: bytes, apply: Callable[[], None], done: Completion, *, keep_on_failure: bool = False
     ) -> None:
-        """Queue a change that is no append.
+        """Queue a change other than an append.
 
         Raises:
             HotLogError: The log is closed.
@@ -178,7 +178,7 @@ class Committer:
             self._work.notify()
 
     def write(self, section: bytes, apply: Callable[[], None] = lambda: None, *, keep_on_failure: bool = False) -> None:
-        """Do a change that is no append, and wait until it is durable. With no bytes: sync, and no more.
+        """Make a change other than an append, and wait until it is durable. Without bytes it only syncs.
 
         Raises:
             HotLogError: It is not durable.
@@ -189,20 +189,20 @@ class Committer:
         outcome.wait()
 
     def settle(self, ledger: LedgerState) -> None:
-        """Wait until nothing of a ledger is under way. The lock is held, and let go meanwhile."""
+        """Wait until no append of a ledger is in flight. The lock is held, and released meanwhile."""
         while not ledger.settled:
             self.refuse_own_thread()
             self._settled.wait()
 
     def fence_durable(self, ledger: LedgerState) -> bool:
-        """Whether no crash can bring back an append of a ledger that failed."""
+        """Whether no crash can bring back a failed append of a ledger."""
         return ledger.fenced_in < self.number
 
     def rotate(self) -> int:
-        """Begin a new file; gives its number. Everything confirmed before the call stands in files before it.
+        """Begin a new file; returns its number. Everything confirmed before the call is in earlier files.
 
         Raises:
-            HotLogError: It could not be made.
+            HotLogError: The file could not be created.
         """
         outcome = CompletionWaiter()
         with self.lock:
@@ -214,7 +214,7 @@ class Committer:
         return self.number
 
     def stop(self) -> None:
-        """Write what is queued, then end the thread."""
+        """Write the queued changes, then stop the thread."""
         with self.lock:
             self._stopping = True
             self._work.notify()
@@ -222,13 +222,13 @@ class Committer:
         self._abandon_file()
 
     def refuse_own_thread(self) -> None:
-        """Keep a completion from waiting for the thread that calls it.
+        """Prevent a deadlock: a completion must not wait for the thread that calls it.
 
         Raises:
-            RuntimeError: This is that thread.
+            RuntimeError: The caller is that thread.
         """
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a completion must not wait for the log that calls it; hand the work to another thread")
+            raise RuntimeError("a completion must not wait for the log that calls it; use another thread")
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Committer:
                 return
 
     def _take(self) -> _Group | None:
-        """Take a group, of all that is queued up to a size."""
+        """Take the queued changes and entries as a group, up to a size."""
         if not (self._dirty or self._controls):
             return None
         controls = self._kept + self._controls
@@ -267,8 +267,8 @@ class Committer:
     def _commit(self, group: _Group) -> None:
         """Make a group durable, or fail it.
 
-        1. Begin a file where there is none. *Crash: nothing of the group is there.*
-        2. Write and sync. *Crash before the end: the group is there or not; nobody was told either.*
+        1. Begin a file if none is open. *Crash: nothing of the group is stored.*
+        2. Write and sync. *Crash before the end: the group is stored or not; no completion was called.*
         3. Confirm, call completions.
         """
         try:
@@ -276,9 +276,9 @@ class Committer:
             body = group.body()
             journal.append(body)
         except OSError as error:
-            self._fail(group, disk_error(error, f"the journal in {self._paths.journals} could not be written"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, producers that wait must hear of it
-            self._fail(group, HotLogError(f"the journal in {self._paths.journals} was not written: {error!r}"))
+            self._fail(group, disk_error(error, f"cannot write the journal in {self._paths.journals}"))
+        except Exception as error:  # noqa: BLE001 - waiting producers must be notified, whatever the error
+            self._fail(group, HotLogError(f"cannot write the journal in {self._paths.journals}: {error!r}"))
         else:
             self._confirm(group, body)
             if journal.end >= self._journal_max_bytes:
@@ -308,8 +308,8 @@ class Committer:
         self._call(group.controls, dones, None)
 
     def _fail(self, group: _Group, error: HotLogError) -> None:
-        """Fail a group and all that is queued behind it, and leave the file."""
-        _log.error("%s; producers are told, reads go on", error)
+        """Fail a group and everything queued after it, and abandon the file."""
+        _log.error("%s; appends fail, reads continue", error)
         self._abandon_file()
         dones: list[Completion] = []
         with self.lock:
@@ -326,9 +326,9 @@ class Committer:
         self._call(controls, dones, error)
 
     def _call(self, controls: list[_Control], dones: list[Completion], error: HotLogError | None) -> None:
-        """Tell those who wait in this log's own methods, then all others, by the owner's hook.
+        """Notify the threads that wait in this log's own methods, then the others through the ``deliver`` hook.
 
-        Not the former by the hook too: it may hand completions to the very thread that waits.
+        The former do not use the hook: it may run completions on the very thread that waits.
         """
         others: list[Completion] = []
         for control in controls:
@@ -340,7 +340,7 @@ class Committer:
         try:
             if dones:
                 self._deliver(dones, error)
-        except Exception:  # noqa: BLE001 - whatever the owner's hook raises, the next group must go on
+        except Exception:  # noqa: BLE001 - the next group must proceed, whatever the hook raises
             _log.exception("%d completions of the hot log could not be delivered", len(dones))
 
     # --- files ------------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Committer:
         return journal
 
     def _abandon_file(self) -> None:
-        """Never write the present file again; what is synced in it counts."""
+        """Close the current file for good; its synced batches stay valid."""
         journal, self._journal = self._journal, None
         if journal is not None:
             self._start = JournalStart(journal.number, journal.end)
@@ -361,16 +361,16 @@ class Committer:
                 journal.close()
 
     def _rotate(self, outcomes: list[CompletionWaiter]) -> None:
-        """Go on in a new file.
+        """Switch to a new file.
 
-        Where it cannot be made the old one must be left all the same: a header that did reach the disk says how much of
-        the old file counts, and that must stay true.
+        If it cannot be created, the old one must be abandoned all the same: a header that did reach the disk says how
+        much of the old file is valid, and that must stay true.
         """
         self._abandon_file()
         try:
             self._begin_file()
         except OSError as error:
-            translated = disk_error(error, f"no new journal file could be begun in {self._paths.journals}")
+            translated = disk_error(error, f"cannot begin a journal file in {self._paths.journals}")
             _log.warning("%s", translated)
             for outcome in outcomes:
                 outcome(translated)
@@ -383,4 +383,4 @@ class Committer:
 
 
 def _ignore(_: HotLogError | None) -> None:
-    """The completion of what nobody waits for."""
+    """Completion of a change without a waiter."""

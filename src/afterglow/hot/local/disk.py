@@ -1,7 +1,7 @@
-"""Every call to the operating system that the local hot log makes on its files.
+"""All calls to the operating system that the local hot log makes on its files.
 
-One small class, so that tests can count the calls, let any of them fail, and rebuild what a crash between two of them
-would have left. Its methods do exactly what their names say; which of them must follow which stands at the callers.
+One small class, so that tests can count the calls, let any of them fail, and reconstruct the disk after a crash between
+two of them. Callers document the order in which calls must be made.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LOCK_WAIT_S = 0.02
 
 
 class Disk:
-    """The real one."""
+    """The real disk."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False, empty: bool = False) -> int:
-        """Open a file to read, or to read and write; ``create`` makes a missing one, ``empty`` drops what is in it."""
+        """Open a file to read, or to read and write; ``create`` creates a missing file, ``empty`` truncates it."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
         flags |= (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
         return os.open(path, flags, 0o644)
@@ -37,7 +37,7 @@ class Disk:
         os.close(descriptor)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Read ``length`` bytes; fewer only where the file ends."""
+        """Read ``length`` bytes; fewer only at the end of the file."""
         data = os.pread(descriptor, min(length, _MAX_CALL_BYTES), offset)
         if len(data) == length or not data:
             return data
@@ -50,7 +50,7 @@ class Disk:
         return b"".join(buffers)
 
     def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
-        """Fill a buffer; returns how many bytes came, fewer than fit only where the file ends."""
+        """Fill a buffer; returns the number of bytes read, less than its size only at the end of the file."""
         done = 0
         while done < target.nbytes:
             count = os.preadv(descriptor, [target[done : done + _MAX_CALL_BYTES]], offset + done)
@@ -68,7 +68,7 @@ class Disk:
                 done += os.pwrite(descriptor, view[done:], offset + done)
 
     def write_buffers(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        """Write pieces one behind the other, by few calls: each may cost a wait for the interpreter."""
+        """Write buffers one after the other, with few calls: each may have to wait for the GIL."""
         for first in range(0, len(buffers), _MAX_BUFFERS):
             some = buffers[first : first + _MAX_BUFFERS]
             length = sum(map(len, some))
@@ -78,7 +78,7 @@ class Disk:
             offset += length
 
     def truncate(self, descriptor: int, length: int) -> None:
-        """Cut a file to a length, or fill it up to it with zeros."""
+        """Truncate a file to a length, or extend it with zeros."""
         os.ftruncate(descriptor, length)
 
     def size(self, descriptor: int) -> int:
@@ -101,26 +101,26 @@ class Disk:
             os.close(descriptor)
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it, where there is none."""
+        """Create a directory with its parents, if it is missing."""
         path.mkdir(parents=True, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
         """Names in a directory, in no order."""
-        return os.listdir(path)  # noqa: PTH208 - names are wanted, a Path for each costs ten times as much
+        return os.listdir(path)  # noqa: PTH208 - a Path for each name costs ten times as much
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, taking it from whatever had it."""
+        """Rename a file, replacing the target."""
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name; one that is not there is no error."""
+        """Remove a file name; a missing one is not an error."""
         path.unlink(missing_ok=True)
 
     def lock(self, descriptor: int) -> bool:
-        """Hold a file against all others until it is closed; tell whether that was possible.
+        """Lock a file exclusively until it is closed; returns whether that was possible.
 
-        Who only asks with :meth:`locked`, or is about to become another program, holds it for a moment: that is waited
-        for.
+        A process that calls :meth:`locked`, or is between fork and exec, holds the lock for a moment, so that this
+        waits up to a second.
         """
         for _ in range(_LOCK_ATTEMPTS):
             if self._flock(descriptor, fcntl.LOCK_EX):
@@ -129,7 +129,7 @@ class Disk:
         return self._flock(descriptor, fcntl.LOCK_EX)
 
     def locked(self, descriptor: int) -> bool:
-        """Tell whether somebody holds a file."""
+        """Whether a process holds the lock of a file."""
         if not self._flock(descriptor, fcntl.LOCK_SH):
             return True
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -137,7 +137,7 @@ class Disk:
 
     @contextmanager
     def opened(self, path: Path, *, write: bool = False, create: bool = False, empty: bool = False) -> Iterator[int]:
-        """A file for the length of a block."""
+        """A file that is open during the block."""
         descriptor = self.open(path, write=write, create=create, empty=empty)
         try:
             yield descriptor

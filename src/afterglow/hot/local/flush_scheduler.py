@@ -1,4 +1,4 @@
-"""The thread that flushes and makes checkpoints when it is time."""
+"""The background thread that flushes ledgers and makes checkpoints on schedule."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_URGENT_BYTES = 16 << 20  # unflushed bytes at which a round does not wait for its time
-_PAUSE_FACTOR = 4  # a round may take a fifth of the time: with very many ledgers rounds come less often
-_RETRY_S = 1.0  # between tries where the disk refuses
+_URGENT_BYTES = 16 << 20  # unflushed bytes that trigger a round at once
+_PAUSE_FACTOR = 4  # rounds take at most a fifth of the time: with very many ledgers they are less frequent
+_RETRY_S = 1.0  # between attempts while the disk fails
 
 
 class FlushScheduler:
-    """When to write behind."""
+    """Schedules rounds of the write-back and checkpoints."""
 
     def __init__(
         self,
@@ -48,18 +48,18 @@ class FlushScheduler:
         self._thread = threading.Thread(target=self._run, name="afterglow-writeback", daemon=True)
 
     def start(self) -> None:
-        """Begin, with a checkpoint of what was recovered."""
+        """Start the thread; it begins with a checkpoint of the recovered state."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what is not flushed stays so."""
+        """Stop the thread; unflushed entries stay in memory and in the journal."""
         with self._committer.lock:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
 
     def schedule_flush(self) -> None:
-        """Have a round in time, or at once where much has gathered. The lock is held."""
+        """Schedule a round, at once if many bytes are unflushed. The lock is held."""
         if self._flush_at is None:
             self._flush_at = time.monotonic() + self._pause_s
             self._wake.notify()
@@ -68,7 +68,7 @@ class FlushScheduler:
             self._wake.notify()
 
     def rotated(self) -> None:
-        """Have a checkpoint: a journal file was full. The lock is held."""
+        """Schedule a checkpoint, because a journal file was full. The lock is held."""
         self._rotated = True
         self._wake.notify()
 
@@ -85,8 +85,8 @@ class FlushScheduler:
                     self._checkpoint()
                 else:
                     self._flush()
-            except Exception:  # noqa: BLE001 - the thread must not end: memory would fill up unseen
-                _log.exception("the hot log could not write behind; it will try again")
+            except Exception:  # noqa: BLE001 - the thread must not end: memory would fill up unnoticed
+                _log.exception("the hot log failed to flush; it will retry")
                 self._retry_later()
 
     def _wait_s(self) -> float:
@@ -118,16 +118,16 @@ class FlushScheduler:
             full, self._rotated = self._rotated, False
             self._checkpoint_at = time.monotonic() + self._checkpoint_interval_s
         if not full and self._committer.fresh and self._checkpointer.journal == self._committer.number:
-            return  # nothing happened since the last one
+            return  # nothing changed since the last one
         try:
             self._checkpointer.make(rotate=not full, between=self._flush_if_due)
         except HotLogError as error:
             self._log_failure(error)
 
     def _log_failure(self, error: HotLogError) -> None:
-        """Say it once, and try again in a while."""
+        """Log the first of several failures, and schedule a retry."""
         if not self._failing:
-            _log.warning("%s; the journal keeps everything, and it is tried again", error)
+            _log.warning("%s; the journal has everything, and the flush is retried", error)
         self._failing = True
         self._retry_later()
 

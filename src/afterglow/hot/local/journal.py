@@ -1,25 +1,24 @@
-"""The journal: what an acknowledged append waits for. Its bytes, and the file that is written.
+"""The journal, in which appends are durable before they are acknowledged: its format, and the file that is written.
 
-A journal file is a header and batches. A batch is one group commit: written at once, synced at once, acknowledged at
-once, with one CRC32C over all of it; so a torn batch is dropped whole, and nothing of it was acknowledged. The next
-batch is written only when the one before is durable: a damaged batch with another behind it is damage, not a torn
-write, and is told.
+A journal file is a header and batches. A batch is one group commit: written, synced and acknowledged at once, with one
+CRC32C over all of it; so a torn batch is dropped whole, and nothing of it was acknowledged. The next batch is written
+only when the one before is durable: a damaged batch with another after it is damage, not a torn write, and is reported.
 
-A batch is sections, one for each ledger in it: the section's frames stand exactly as in the ledger file, with the place
-where they belong, so that replaying is copying, and replaying twice does no harm.
+A batch is a sequence of sections, one for each ledger in it: the section holds frames exactly as in the ledger file,
+with their offset there, so that replaying is copying, and replaying twice is harmless.
 
-The header of each file names the file before it and **how much of that counts**. After a failed write or sync a file is
-never written or synced again; what of the failed batch may have reached the disk is void from the moment at which the
-next file is durable, which is before anything in that is acknowledged. A file gets its name when its header is durable:
-one with a damaged header was damaged later.
+The header of each file names the file before it and **how many of its bytes are valid**. After a failed write or sync a
+file is never written or synced again; what of the failed batch may have reached the disk is void from the moment at
+which the next file is durable, which is before anything in that is acknowledged. A file gets its name when its header
+is durable: a damaged header was damaged later.
 
 | header | | batch | | section | |
 |---|---|---|---|---|---|
 | 8 | magic | 4 | magic | 1+3 | kind, zeros |
-| 8 | number | 4 | CRC32C of all behind it | 4 | entries; state: bytes of the key |
+| 8 | number | 4 | CRC32C of the rest | 4 | entries; state: bytes of the key |
 | 8 | random id of the file | 8 | bytes of the sections | 8 | ledger id |
 | 8 | number of the file before, 0: none | 8 | offset of the batch in the file | 8 | first entry id; state: -1 removes |
-| 8 | bytes of it that count | 8 | id of the file | 8 | offset in the ledger file |
+| 8 | valid bytes of it | 8 | id of the file | 8 | offset in the ledger file |
 | 4 | CRC32C | | | 8 | bytes that follow |
 """
 
@@ -51,7 +50,7 @@ _UNCHECKED = 8  # magic and CRC of a batch, which its CRC does not cover
 
 
 class SectionKind(IntEnum):
-    """What a section tells."""
+    """Kind of a section."""
 
     APPENDED = 1
     CREATED = 2
@@ -72,19 +71,19 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """The head of a journal file."""
+    """Header of a journal file."""
 
     number: int
     """Its number, from 1."""
 
     file_id: int
-    """Random, in every batch of the file: bytes of another file are never taken for this one's."""
+    """Random, repeated in every batch of the file: bytes of another file are never mistaken for this one's."""
 
     previous: int
     """Number of the file before it, 0 for the first."""
 
     previous_end: int
-    """Bytes of that file that count; what stands behind them is void."""
+    """Valid bytes of that file; the rest is void."""
 
     def encode(self) -> bytes:
         """The header's bytes."""
@@ -94,7 +93,7 @@ class JournalHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> JournalHeader | None:
-        """The header in a file's first bytes, or None where it is damaged."""
+        """The header in a file's first bytes; None if it is damaged."""
         if len(data) < HEADER_BYTES:
             return None
         magic, number, file_id, previous, previous_end, crc = _HEADER.unpack_from(data)
@@ -104,26 +103,26 @@ class JournalHeader:
 
 
 class JournalStart(NamedTuple):
-    """How a new file goes on from those before it."""
+    """Link of a new journal file to the one before it."""
 
     previous: int = 0
     """Number of the file before it; 0: none."""
 
     previous_end: int = 0
-    """Bytes of that file that count."""
+    """Valid bytes of that file."""
 
     carried: bytes | None = None
-    """A batch that stood behind them and is carried over."""
+    """A batch after these bytes that is copied to the new file."""
 
 
 def batch_crc(head: bytes, body: bytes | memoryview) -> int:
     """CRC32C of a batch, given its head and its sections."""
-    # Letting go of the interpreter for the tenth of a millisecond that a MiB takes would cost more than it gives.
+    # Releasing the GIL for the tenth of a millisecond that a MiB takes would cost more than it gains.
     return int(crc32c(body, crc32c(head[_UNCHECKED:]), gil_release_mode=0))
 
 
 def sections(body: memoryview) -> Iterator[Section]:
-    """The sections of a batch whose CRC was right."""
+    """The sections of a batch with a valid CRC."""
     at = 0
     while at < len(body):
         kind, count, ledger_id, first, start, length = SECTION.unpack_from(body, at)
@@ -133,33 +132,33 @@ def sections(body: memoryview) -> Iterator[Section]:
 
 
 def created_section(ledger_id: int) -> bytes:
-    """Tell that a ledger was created."""
+    """The record of a ledger's creation."""
     return SECTION.pack(SectionKind.CREATED, 0, ledger_id, 0, 0, 0)
 
 
 def deleted_section(ledger_id: int) -> bytes:
-    """Tell that a ledger was deleted."""
+    """The record of a ledger's deletion."""
     return SECTION.pack(SectionKind.DELETED, 0, ledger_id, 0, 0, 0)
 
 
 def state_section(key: bytes, value: bytes | None) -> bytes:
-    """Tell the new value of a key, or with None that it has none any more."""
+    """The record of a key's new value, or with None of its removal."""
     data = key if value is None else key + value
     return SECTION.pack(SectionKind.STATE, len(key), 0, -1 if value is None else 0, 0, len(data)) + data
 
 
 class JournalFile:
-    """The journal file that is being written. One thread uses it."""
+    """The journal file that is being written. Used by one thread."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths, number: int, start: JournalStart) -> None:
         """Begin a file; it is durable when this returns.
 
-        1. Write and sync it under another name. *Crash: it means nothing.*
-        2. Give it its name, sync that. *Crash: all of it is there or nothing. Once it is, what it leaves out of the
-           file before is void, and what it carries over is here.*
+        1. Write and sync it under another name. *Crash: it is ignored.*
+        2. Rename it, sync the directory. *Crash: all of it exists or nothing. Once it does, the bytes of the file
+           before that it does not count are void, and the batch that it carries over is here.*
 
         Raises:
-            OSError: It could not be made; what is left of it means nothing. Its number must not be used again.
+            OSError: It could not be created; remains of it are ignored. Its number must not be used again.
         """
         self._disk = disk
         self.number = number
@@ -187,7 +186,7 @@ class JournalFile:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no batch yet."""
+        """Whether it has no batch."""
         return self.end == HEADER_BYTES
 
     def append(self, body: bytes) -> None:

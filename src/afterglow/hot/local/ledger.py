@@ -1,7 +1,7 @@
-"""One ledger of the local hot log, as its users see it.
+"""A ledger of the local hot log.
 
-Confirmed entries are read from the ledger's files as far as they are flushed, and from memory behind that. Reading
-takes no lock while it waits for the disk.
+Confirmed entries are read from the ledger's files if they are flushed, else from memory. Reading holds no lock while it
+waits for the disk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from afterglow.errors import CorruptBlock, EntryTooLarge, HotLogError, LedgerClosed, LedgerMissing
+from afterglow.errors import EntryTooLarge, HotLogError, LedgerClosed, LedgerMissing
 from afterglow.format.frames import FRAME, FRAME_BYTES
-from afterglow.hot.local.ledger_files import entries_in, read_entries, read_fitting, read_offsets
+from afterglow.hot.local.ledger_files import entries_in, read_entries, read_fitting, read_offsets, translated_errors
 from afterglow.hot.local.open_files import LedgerFile
-from afterglow.hot.local.paths import disk_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +38,7 @@ def total_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
     """Bytes of an entry.
 
     Raises:
-        TypeError: A piece is not contiguous bytes.
+        TypeError: A buffer is not contiguous bytes.
         EntryTooLarge: Its length does not fit a frame.
     """
     total = 0
@@ -50,37 +49,37 @@ def total_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
         elif isinstance(part, memoryview) and part.c_contiguous:
             total += part.nbytes  # not len(): that counts items
         else:
-            raise TypeError(f"a piece of an entry must be contiguous bytes, not {part!r}")
+            raise TypeError(f"buffers of an entry must be contiguous bytes, not {part!r}")
     if total > _MAX_BYTES:
-        raise EntryTooLarge(f"an entry of {total} bytes does not fit a frame; {_MAX_BYTES} do")
+        raise EntryTooLarge(f"entry too large: {total} bytes; a frame can hold {_MAX_BYTES}")
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class LogComponents:
-    """The parts, of which each knows those above it only."""
+    """Components of a log; each uses only those above it."""
 
     disk: Disk
     """Calls to the operating system."""
 
     paths: HotLogPaths
-    """What files are called."""
+    """Names of the files."""
 
     files: OpenFiles
     """Open files of ledgers."""
 
     book: LedgerTable
-    """What is known of ledgers."""
+    """States of ledgers."""
 
     writeback: Writeback
-    """Writes ledgers' own files."""
+    """Writes the files of ledgers."""
 
     committer: Committer
     """Writes the journal."""
 
 
 class _LedgerView(NamedTuple):
-    """A ledger at one moment."""
+    """A consistent view of a ledger."""
 
     flushed: int
     """Entries that are in its files."""
@@ -89,7 +88,7 @@ class _LedgerView(NamedTuple):
     """Bytes of their frames."""
 
     tail: list[UnflushedFrames]
-    """The confirmed entries behind them."""
+    """The confirmed entries after them."""
 
     entries: int
     """All confirmed entries."""
@@ -108,7 +107,7 @@ class LocalLedger:
 
     @property
     def ledger_id(self) -> int:
-        """Unique in its log, growing with creation, never reused."""
+        """Unique in its log, ascending by creation, never reused."""
         return self._state.ledger_id
 
     @property
@@ -124,22 +123,22 @@ class LocalLedger:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more entries: closed, or fenced after a failure."""
+        """Whether it takes no more entries: it was closed, or fenced after a failure."""
         return self._state.closed
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
-        """Append one entry; returns its id at once, and calls ``done`` when it is durable. Does no input or output.
+        """Append one entry; returns its id at once, and calls ``done`` when it is durable. Does no I/O.
 
         Raises:
             LedgerClosed: The ledger takes no more entries.
-            TypeError: A piece is not contiguous bytes.
+            TypeError: A buffer is not contiguous bytes.
             EntryTooLarge: The entry's length does not fit the frame's 31 bits.
         """
         length = total_bytes(parts)
         ledger = self._state
         with self._committer.lock:
             if ledger.closed:
-                raise LedgerClosed(f"ledger {ledger.ledger_id} takes no more entries; go on in a new one")
+                raise LedgerClosed(f"ledger {ledger.ledger_id} takes no more entries; append to a new one")
             entry_id = ledger.next_entry
             ledger.next_entry = entry_id + 1
             ledger.buffers.append(FRAME.pack(length, entry_id))
@@ -154,7 +153,7 @@ class LocalLedger:
 
         Raises:
             LedgerMissing: The ledger was deleted.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         seen = self._view()
         entries: list[bytes | memoryview] = []
@@ -174,11 +173,11 @@ class LocalLedger:
         return entries
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one.
+        """Confirmed entries from ``first`` on as contiguous frames, with their number; at least one if there is one.
 
         Raises:
             LedgerMissing: The ledger was deleted.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         seen = self._view()
         if not 0 <= first < seen.entries:
@@ -194,12 +193,12 @@ class LocalLedger:
         return part.frames[ends[0] : ends[count]], count
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
+        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and the end of the last one.
 
         Raises:
-            IndexError: ``first`` to ``last`` is not a stretch of confirmed entries.
+            IndexError: ``first`` to ``last`` is not a range of confirmed entries.
             LedgerMissing: The ledger was deleted.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         seen = self._view()
         if not 0 <= first <= last < seen.entries:
@@ -216,14 +215,14 @@ class LocalLedger:
         return np.concatenate((stored[:-1], wanted))
 
     def close(self) -> None:
-        """Wait for the appends under way, then end the ledger durably at its last confirmed entry.
+        """Wait for appends in flight, then end the ledger durably at its last confirmed entry.
 
-        It needs nothing written: the journal has every entry, and recovery closes what it finds. Only where an append
-        failed must a new journal file void what may be left of it.
+        Nothing needs to be written: the journal has every entry, and recovery closes the ledger. Only after a failed
+        append a new journal file must void what may be left of it.
 
         Raises:
-            HotLogError: An append had failed and that file cannot be made yet. Close it again before anyone is told
-                its end.
+            HotLogError: An append had failed, and that file cannot be created yet. Close the ledger again before its
+                end is recorded elsewhere.
         """
         ledger = self._state
         with self._committer.lock:
@@ -236,7 +235,7 @@ class LocalLedger:
                 self._components.writeback.add_ending(ledger)
 
     def _view(self) -> _LedgerView:
-        """What is flushed and what is not, all at one moment."""
+        """Flushed and unflushed entries, consistent with each other."""
         ledger = self._state
         with self._committer.lock:
             if self._components.book.closed:
@@ -247,17 +246,11 @@ class LocalLedger:
 
     @contextmanager
     def _files(self) -> Iterator[tuple[int, int]]:
-        """The ledger's two files, and what goes wrong with them told with the ledger's name."""
+        """The ledger's two files, with errors translated to those of the hot log."""
         files = self._components.files
-        try:
-            with (
-                files.use(self.ledger_id, LedgerFile.FRAMES) as frames,
-                files.use(self.ledger_id, LedgerFile.OFFSETS) as offsets,
-            ):
-                yield frames, offsets
-        except FileNotFoundError as error:
-            raise LedgerMissing(f"ledger {self.ledger_id} was deleted: {error}") from error
-        except CorruptBlock as error:
-            raise CorruptBlock(f"ledger {self.ledger_id} is damaged: {error}") from error
-        except OSError as error:
-            raise disk_error(error, f"ledger {self.ledger_id} could not be read") from error
+        with (
+            translated_errors(self.ledger_id),
+            files.use(self.ledger_id, LedgerFile.FRAMES) as frames,
+            files.use(self.ledger_id, LedgerFile.OFFSETS) as offsets,
+        ):
+            yield frames, offsets

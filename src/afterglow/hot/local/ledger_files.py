@@ -1,27 +1,29 @@
-"""A ledger's two files, and how entries are read from them.
+"""The two files of a ledger: their format, and reads of entries.
 
-``ID.ledger`` holds the frames and nothing else, so that a stretch of it is the body of a block. ``ID.offsets`` holds a
-head of 64 bytes and then, for each entry, the offset behind its frame (int64, little-endian): the first frame starts at
-0, every other where the one before ends, so that one number, the count of confirmed entries, tells all that may be
-read. The head says whether the ledger is closed, and then its end; while it is open, its end stands elsewhere.
+``ID.ledger`` holds the frames and nothing else, so that a range of it is the body of a block. ``ID.offsets`` holds a
+head of 64 bytes and then, for each entry, the end offset of its frame (int64, little-endian): the first frame starts at
+0, every other at the end of the one before. So one number, the count of confirmed entries, says what may be read. The
+head says whether the ledger is closed, and its end; while it is open, its end is in the table of published ends.
 
-Nothing here knows which entries are confirmed: the callers ask only for those.
+Callers request confirmed entries only; nothing here checks that.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from crc32c import crc32c
 
-from afterglow.errors import CorruptBlock
+from afterglow.errors import CorruptBlock, LedgerMissing
 from afterglow.format.frames import FRAME, FRAME_BYTES
+from afterglow.hot.local.paths import disk_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -31,24 +33,24 @@ _MAGIC = b"AGLOWO1\n"
 _HEAD = struct.Struct(">8sqqqqqI12x")
 HEAD_BYTES = _HEAD.size
 _OPEN, _CLOSED = 0, 1
-_OFFSETS_PER_READ = 1024  # offsets read at once to find how many frames fit
+_OFFSETS_PER_READ = 1024  # read at once to find the frames that fit
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerHead:
-    """The head of a file of offsets."""
+    """Head of a file of offsets."""
 
     ledger_id: int
     """The ledger."""
 
     slot: int
-    """Where its end is published while it is open."""
+    """Slot of its published end while it is open."""
 
     closed: bool
     """Whether it takes no more entries."""
 
     entries: int
-    """How many it has; 0 while it is open."""
+    """Number of its entries; 0 while it is open."""
 
     frame_bytes: int
     """Bytes of their frames; 0 while it is open."""
@@ -61,7 +63,7 @@ class LedgerHead:
 
     @classmethod
     def decode(cls, data: bytes) -> LedgerHead | None:
-        """The head in a file's first bytes, or None where it is torn."""
+        """The head in a file's first bytes; None if it is torn."""
         if len(data) < HEAD_BYTES:
             return None
         *fields, crc = _HEAD.unpack(data[:HEAD_BYTES])
@@ -71,13 +73,32 @@ class LedgerHead:
         return cls(ledger_id, slot, state == _CLOSED, entries, frame_bytes)
 
 
+@contextmanager
+def translated_errors(ledger_id: int) -> Iterator[None]:
+    """Translate errors of reading a ledger's files.
+
+    Raises:
+        LedgerMissing: A file is missing.
+        CorruptBlock: The ledger is damaged.
+        HotLogError: The disk failed.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LedgerMissing(f"ledger {ledger_id} not found: {error}") from error
+    except CorruptBlock as error:
+        raise CorruptBlock(f"ledger {ledger_id} is damaged: {error}") from error
+    except OSError as error:
+        raise disk_error(error, f"cannot read ledger {ledger_id}") from error
+
+
 def end_offset(entries: int) -> int:
-    """Where the offset behind the frame of entry ``entries`` stands in the file."""
+    """Offset, in the file of offsets, of the end offset of entry ``entries``."""
     return HEAD_BYTES + 8 * entries
 
 
 def read_offsets(disk: Disk, file: int, first: int, last: int) -> NDArray[np.int64]:
-    """Offset of each frame from entry ``first`` to ``last``, and behind ``last``.
+    """Offset of each frame from entry ``first`` to ``last``, and the end of the last one.
 
     Raises:
         CorruptBlock: The file ends before them, or they do not ascend.
@@ -94,7 +115,7 @@ def read_offsets(disk: Disk, file: int, first: int, last: int) -> NDArray[np.int
 
 
 def read_frame_range(disk: Disk, file: int, first: int, offsets: NDArray[np.int64]) -> memoryview:
-    """The frames between the first and the last of the offsets; the first of them is entry ``first``.
+    """The frames between the first and the last of the offsets; the first one is that of entry ``first``.
 
     Raises:
         CorruptBlock: The file ends before them, or has other frames there.
@@ -112,10 +133,10 @@ def read_frame_range(disk: Disk, file: int, first: int, offsets: NDArray[np.int6
 def read_fitting(
     disk: Disk, frames_file: int, offsets_file: int, first: int, *, end: int, max_bytes: int
 ) -> tuple[memoryview, int]:
-    """The frames from entry ``first`` on that fit into ``max_bytes``, before entry ``end``, and how many; at least one.
+    """The frames from entry ``first`` on, before ``end``, that fit into ``max_bytes``, and their number; at least one.
 
     Raises:
-        CorruptBlock: What is stored is damaged.
+        CorruptBlock: A stored entry is damaged.
     """
     offsets = read_offsets(disk, offsets_file, first, min(end, first + _OFFSETS_PER_READ) - 1)
     while (next_id := first + offsets.size - 1) < end and offsets[-1] - offsets[0] <= max_bytes:
@@ -129,17 +150,17 @@ def read_entries(disk: Disk, frames_file: int, offsets_file: int, first: int, la
     """The entries from ``first`` to ``last``.
 
     Raises:
-        CorruptBlock: What is stored is damaged.
+        CorruptBlock: A stored entry is damaged.
     """
     offsets = read_offsets(disk, offsets_file, first, last)
     return entries_in(read_frame_range(disk, frames_file, first, offsets), first, np.diff(offsets).tolist())
 
 
 def entries_in(frames: memoryview, first: int, sizes: Iterable[int]) -> list[bytes | memoryview]:
-    """The entries in a stretch of frames, given the bytes of each frame.
+    """The entries in a range of frames, given the bytes of each frame.
 
     Raises:
-        CorruptBlock: A frame is not the one that should stand there.
+        CorruptBlock: A frame has another id or length than expected.
     """
     entries: list[bytes | memoryview] = []
     at = 0
@@ -154,6 +175,6 @@ def _check(data: bytes | memoryview, at: int, end: int, entry_id: int) -> None:
     length, found = FRAME.unpack_from(data, at)
     if found != entry_id or length != end - at - FRAME_BYTES:
         raise CorruptBlock(
-            f"where entry {entry_id} of {end - at - FRAME_BYTES} bytes should stand, the frame says entry {found} of "
+            f"expected a frame of entry {entry_id} with {end - at - FRAME_BYTES} bytes, found entry {found} with "
             f"{length} bytes"
         )

@@ -4,7 +4,7 @@ A ledger's entries go through four stages, each a prefix of the one before: appe
 **confirmed** (durable in the journal; readable), **flushed** (written to the ledger's own files; readable by other
 processes), **synced** (durable there; the journal is not needed for them).
 
-Everything here is guarded by the book's one lock, which nobody holds while waiting for the disk.
+Everything here is guarded by the one lock of the table, which is never held during I/O.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class UnflushedFrames(NamedTuple):
 
 
 class QueuedEntries(NamedTuple):
-    """What of one ledger goes into one group commit."""
+    """Entries of one ledger that go into one group commit."""
 
     ledger: LedgerState
     buffers: list[Data]
-    """Frame headers and parts of entries, to be joined."""
+    """Frame headers and buffers of entries, to be joined."""
 
     sizes: list[int]
     """Bytes of each frame."""
@@ -52,7 +52,7 @@ class QueuedEntries(NamedTuple):
 
 
 class LedgerState:
-    """One ledger."""
+    """State of one ledger."""
 
     __slots__ = (
         "buffers",
@@ -80,7 +80,7 @@ class LedgerState:
     )
 
     def __init__(self, ledger_id: int, entries: int = 0, frame_bytes: int = 0, *, closed: bool = False) -> None:
-        """Know a ledger whose first ``entries`` entries are durable in its own files."""
+        """A ledger whose first ``entries`` entries are durable in its own files."""
         self.ledger_id = ledger_id
         self.slot = NO_SLOT
         # appended
@@ -105,31 +105,31 @@ class LedgerState:
         self.closed = closed
         """Whether it takes no more entries."""
         self.fenced_in = NOT_FENCED
-        """Number of the journal file in which an append failed; until another is begun a crash may bring it back."""
+        """Number of the journal file in which an append failed; until another is begun, a crash may bring it back."""
         self.ending = closed
-        """Whether its end is known, so that its file may say that it is closed."""
+        """Whether its end is known, so that its file may be marked as closed."""
         self.head_closed = closed
-        """Whether its file says so."""
+        """Whether its file is marked as closed."""
         self.durably_closed = False
-        """Whether that is durable."""
+        """Whether the mark is durable."""
         self.unsynced = False
         """Whether its files changed since they were last synced."""
         self.suspect = False
-        """Whether a sync failed: what was written since the last good one may be gone without a trace."""
+        """Whether a sync failed: data written since the last successful one may be lost without an error."""
 
     @property
     def settled(self) -> bool:
-        """Whether no append is under way."""
+        """Whether no append is in flight."""
         return self.next_entry == self.entries
 
     def take(self) -> QueuedEntries:
-        """Take what is queued, to be committed."""
+        """Take the queued entries, to be committed."""
         queued = QueuedEntries(self, self.buffers, self.sizes, self.dones, self.queued_bytes)
         self.buffers, self.sizes, self.dones, self.queued_bytes = [], [], [], 0
         return queued
 
     def confirm(self, sizes: list[int], frames: memoryview) -> bool:
-        """Make the next entries readable; tell whether they are the first to be flushed."""
+        """Make the next entries readable; returns whether they are the first unflushed ones."""
         tail = self.tail
         tail.append(UnflushedFrames(self.entries, sizes, frames))
         self.entries += len(sizes)
@@ -137,14 +137,14 @@ class LedgerState:
         return len(tail) == 1
 
     def fence(self, journal: int) -> list[Completion]:
-        """End the ledger at its last confirmed entry; gives the completions of what was queued."""
+        """End the ledger at its last confirmed entry; returns the completions of the queued entries."""
         self.closed = True
         self.fenced_in = journal
         self.next_entry = self.entries
         return self.take().dones
 
     def flushed(self, buffers: int, entries: int, frame_bytes: int) -> None:
-        """Note that the first pieces of the tail are in the ledger's files."""
+        """Record that the first items of the tail are in the ledger's files."""
         del self.tail[:buffers]
         self.flushed_entries += entries
         self.flushed_bytes += frame_bytes
@@ -156,14 +156,14 @@ class LedgerTable:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Guards all that the log's threads share."""
+        """Guards the state that the log's threads share."""
         self.active: dict[int, LedgerState] = {}
-        """Every ledger that is not durably closed."""
+        """The ledgers that are not durably closed."""
         self.ids: set[int] = set()
-        """Every ledger."""
+        """Ids of all ledgers."""
         self.next_ledger_id = FIRST_LEDGER_ID
         self.state: dict[bytes, bytes] = {}
         self.closing = False
-        """Whether the log takes nothing new."""
+        """Whether the log accepts no more calls that change it."""
         self.closed = False
-        """Whether it gives nothing any more."""
+        """Whether the log cannot be read any more."""

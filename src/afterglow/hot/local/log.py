@@ -1,14 +1,14 @@
 """The local hot log: durable ledgers below a home on the local disk.
 
-* An append is acknowledged when it is in the journal, synced: one journal and one sync for all ledgers.
-* Ledgers' own files are written behind, and synced at checkpoints.
-* A start after a crash replays the journals since the last checkpoint; nothing acknowledged is lost, nothing torn is
-  served, and what was open is closed.
-* A disk that is full, read-only or failing fails appends and creations, with the process and reads going on, and they
-  work again when the cause is gone.
+* An append is acknowledged when it is synced to the journal: one journal and one sync for all ledgers.
+* The files of ledgers are written in the background, and synced at checkpoints.
+* A start after a crash replays the journals since the last checkpoint: no acknowledged entry is lost, no torn entry is
+  served, and open ledgers are closed.
+* If the disk is full, read-only or failing, appends and creations fail while the process and reads continue; they work
+  again once the cause is removed.
 
-One process writes a home at a time; others read it (:func:`~afterglow.hot.local.shared_ledger.open_shared`). It is not
-replicated: what the disk loses is lost.
+One process writes a home at a time; others read it (:func:`~afterglow.hot.local.shared_ledger.open_shared`). The log is
+not replicated: entries that the disk loses are lost.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class LocalLog:
         deliver: Deliver = call_each,
         disk: Disk | None = None,
     ) -> None:
-        """Open a home, made where there is none, and recover what a crash left.
+        """Open a home, created if it is missing, and recover it after a crash.
 
         Args:
-            home: The server's home; the log lives in ``hot`` below it.
-            journal_max_bytes: Size of a journal file after which a checkpoint follows (``journalMaxSizeMB``).
-            checkpoint_interval_ms: Most milliseconds between checkpoints (``flushInterval``).
-            flush_interval_ms: Milliseconds after which a confirmed entry is readable by other processes.
-            max_open_files: Most files of ledgers that are open at once.
+            home: The server's home; the log is in ``hot`` below it.
+            journal_max_bytes: Size of a journal file that triggers a checkpoint (``journalMaxSizeMB``).
+            checkpoint_interval_ms: Longest time between checkpoints (``flushInterval``).
+            flush_interval_ms: Time after which other processes can read a confirmed entry.
+            max_open_files: Limit of open files of ledgers.
             deliver: Calls the completions of a group commit, from the log's thread.
             disk: The calls to the operating system.
 
         Raises:
-            HotLogError: The home is in use by another process, the disk refuses, or something that was acknowledged
-                cannot be brought back.
+            HotLogError: The home is in use by another process, the disk fails, or an acknowledged entry cannot be
+                recovered.
         """
         self._disk = disk = disk or Disk()
         self._paths = paths = HotLogPaths(home)
@@ -98,9 +98,9 @@ class LocalLog:
         with ExitStack() as held:
             try:
                 self.instance = self._open(held)
-                """The id of this hot log, which ``hot/instance`` holds too."""
+                """The id of this hot log, as stored in ``hot/instance``."""
             except OSError as error:
-                raise disk_error(error, f"the hot log at {paths.root} could not be opened") from error
+                raise disk_error(error, f"the hot log at {paths.root} cannot be opened") from error
             self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -111,18 +111,18 @@ class LocalLog:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes in memory: queued for the journal, or not yet in the ledgers' own files."""
+        """Bytes in memory: queued for the journal, or not yet in the files of ledgers."""
         return self._committer.pending_bytes + self._writeback.unflushed_bytes
 
     def create(self) -> LocalLedger:
         """A new, empty ledger.
 
-        1. Take an id; it is never given again.
-        2. Record it in the journal. *Crash before it is durable: there was no ledger. After: an empty one.*
-        3. Make its files.
+        1. Choose an id; it is never reused.
+        2. Record it in the journal. *Crash before it is durable: no ledger. After: an empty one.*
+        3. Create its files.
 
         Raises:
-            DiskFull: There is no room for it.
+            DiskFull: The disk has no space for it.
             HotLogError: The log cannot take a new ledger now.
         """
         with self._book.lock:
@@ -141,7 +141,7 @@ class LocalLog:
             self._writeback.create(ledger)
         except OSError as error:
             self._remove(ledger.ledger_id)
-            raise disk_error(error, f"the files of ledger {ledger.ledger_id} could not be made") from error
+            raise disk_error(error, f"cannot create the files of ledger {ledger.ledger_id}") from error
         with self._book.lock:
             self._book.ids.add(ledger.ledger_id)
         return LocalLedger(self._components, ledger)
@@ -150,13 +150,13 @@ class LocalLog:
         """An existing ledger.
 
         Raises:
-            LedgerMissing: There is none.
+            LedgerMissing: The ledger does not exist.
             CorruptBlock: Its file of offsets is damaged.
         """
         with self._book.lock:
             self._refuse_closing()
             if ledger_id not in self._book.ids:
-                raise LedgerMissing(f"there is no ledger {ledger_id} in {self._paths.ledgers}")
+                raise LedgerMissing(f"ledger {ledger_id} not found in {self._paths.ledgers}")
             ledger = self._book.active.get(ledger_id)
         if ledger is None:
             ledger = self._load(ledger_id)
@@ -165,15 +165,15 @@ class LocalLog:
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger and its bytes, closing it first.
 
-        1. Record it in the journal. *Crash: the ledger is there or not.*
-        2. Remove its files. *Crash: recovery does it.*
+        1. Record the deletion in the journal. *Crash: the ledger exists or not.*
+        2. Remove its files. *Crash: recovery removes them.*
 
-        Where the journal cannot be written, which room may be needed for, the files go all the same, and the record
-        follows with the next group. *Crash before: the ledger may come back, if it is younger than the last
-        checkpoint.*
+        If the journal cannot be written, for which the deletion may have to free space, the files are removed all the
+        same, and the record follows with the next group. *Crash before that: the ledger may come back, if it is younger
+        than the last checkpoint.*
 
         Raises:
-            HotLogError: Its files cannot be removed now; they are before the next checkpoint.
+            HotLogError: Its files cannot be removed now; they will be before the next checkpoint.
         """
         with self._book.lock:
             self._refuse_closing()
@@ -181,7 +181,7 @@ class LocalLog:
                 return
             ledger = self._book.active.get(ledger_id)
         if ledger is not None:
-            with suppress(HotLogError):  # that its fence is not durable does not matter any more
+            with suppress(HotLogError):  # a fence that is not durable does not matter any more
                 LocalLedger(self._components, ledger).close()
         with self._book.lock:
             self._book.ids.discard(ledger_id)
@@ -216,25 +216,25 @@ class LocalLog:
             return dict(self._book.state)
 
     def flush(self) -> None:
-        """Let other processes read all that is confirmed now, without waiting for the next round.
+        """Make all confirmed entries readable by other processes now.
 
         Raises:
-            HotLogError: Some ledger cannot be written; what it has stays readable in this process.
+            HotLogError: A ledger cannot be written; its entries stay readable in this process.
         """
         self._writeback.flush()
 
     def checkpoint(self) -> None:
-        """Make a checkpoint, so that a start has nothing to replay of what is confirmed now.
+        """Make a checkpoint, so that a start need not replay entries that are confirmed now.
 
         Raises:
-            HotLogError: None could be made; the last one counts, with its journals.
+            HotLogError: The checkpoint failed; the last one stays valid, with its journals.
         """
         self._checkpointer.make(rotate=True)
 
     def close(self) -> None:
-        """Close every open ledger, make a checkpoint if the disk lets us, and release everything.
+        """Close every open ledger, make a checkpoint if the disk permits, and release all resources.
 
-        Closing twice is no error.
+        Closing twice is not an error.
         """
         with self._book.lock:
             if self._book.closing:
@@ -257,12 +257,12 @@ class LocalLog:
     # --- opening ----------------------------------------------------------------------------------------------------
 
     def _open(self, held: ExitStack) -> str:
-        """Recover, and begin a journal; gives the instance id.
+        """Recover, and begin a journal; returns the instance id.
 
-        1. Hold the home. Replay the journals (:mod:`afterglow.hot.local.recovery`). *Crash: done again.*
-        2. Begin a journal file behind them. *Crash: done again; the new file is one of those to replay.* What was
-           recovered is durable from here on.
-        3. Close the ledgers, which readers learn from their files. Begin a table of published ends.
+        1. Lock the home. Replay the journals (:mod:`afterglow.hot.local.recovery`). *Crash: repeated.*
+        2. Begin a journal file after them. *Crash: repeated; the new file is replayed too.* The recovered entries are
+           durable from here on.
+        3. Close the ledgers; readers see that in their files. Create a table of published ends.
         """
         disk, paths = self._disk, self._paths
         for path in (paths.home, paths.root, paths.journals, paths.ledgers):
@@ -272,9 +272,7 @@ class LocalLog:
         lock_file = disk.open(paths.lock, write=True, create=True)
         held.callback(disk.close, lock_file)
         if not disk.lock(lock_file):
-            raise HotLogError(
-                f"{paths.home} is in use by another process that writes it: stop that one, or name another home"
-            )
+            raise HotLogError(f"{paths.home} is in use by another process; stop that process, or use another home")
         held.callback(self._files.close)
         instance = self._identity()
         recovery = Recovery(disk, paths, self._book, self._writeback)
@@ -291,7 +289,7 @@ class LocalLog:
         return instance
 
     def _identity(self) -> str:
-        """The instance id, made once."""
+        """The instance id, created once."""
         try:
             with self._disk.opened(self._paths.instance) as file:
                 return self._disk.read(file, 100, 0).decode("ascii").strip()
@@ -309,16 +307,16 @@ class LocalLog:
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
     def _load(self, ledger_id: int) -> LedgerState:
-        """Know a durably closed ledger from its file."""
+        """Load the state of a durably closed ledger from its file."""
         try:
             with self._files.use(ledger_id, LedgerFile.OFFSETS) as file:
                 head = LedgerHead.decode(self._disk.read(file, HEAD_BYTES, 0))
         except FileNotFoundError as error:
             raise LedgerMissing(f"ledger {ledger_id} was deleted: {error}") from error
         except OSError as error:
-            raise disk_error(error, f"ledger {ledger_id} could not be opened") from error
+            raise disk_error(error, f"cannot open ledger {ledger_id}") from error
         if head is None or not head.closed or head.ledger_id != ledger_id:
-            raise CorruptBlock(f"the head of {self._paths.offsets(ledger_id)} is damaged; bring it back from a copy")
+            raise CorruptBlock(f"the head of {self._paths.offsets(ledger_id)} is damaged; restore it from a copy")
         return LedgerState(ledger_id, head.entries, head.frame_bytes, closed=True)
 
     def _remove(self, ledger_id: int) -> None:
@@ -326,13 +324,13 @@ class LocalLog:
         try:
             self._committer.write(deleted_section(ledger_id), schedule_delete, keep_on_failure=True)
         except HotLogError as error:
-            _log.info("ledger %d is deleted before that is recorded: %s", ledger_id, error)
+            _log.info("ledger %d is deleted before its deletion is recorded: %s", ledger_id, error)
             with self._book.lock:
                 schedule_delete()
         try:
             self._writeback.finish_deletes()
         except OSError as error:
-            raise disk_error(error, f"the files of ledger {ledger_id} could not be removed") from error
+            raise disk_error(error, f"cannot remove the files of ledger {ledger_id}") from error
 
     def _refuse_closing(self) -> None:
         if self._book.closing:

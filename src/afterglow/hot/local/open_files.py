@@ -1,6 +1,6 @@
-"""Open files of ledgers, never more than a fixed number, the least recently used closed first.
+"""Cache of open ledger files, of limited size; the least recently used file is closed first.
 
-Files go by ledger id and part, since to make and hash a path costs as much as a write.
+Its keys are ledger id and kind of file, since to build and hash a path costs as much as a write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Handle:
-    """One open file and how many are using it now."""
+    """One open file and the number of its current users."""
 
     __slots__ = ("descriptor", "users", "writable")
 
@@ -30,14 +30,14 @@ class _Handle:
 
 
 class LedgerFile(IntEnum):
-    """Which file of a ledger."""
+    """The files of a ledger."""
 
     FRAMES = 0
     OFFSETS = 1
 
 
 class OpenFiles:
-    """Files of ledgers. Safe for threads. Those in use stay open, be they more than the limit."""
+    """Open files of ledgers. Thread-safe. Files in use stay open even beyond the limit."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths, limit: int) -> None:
         self._disk = disk
@@ -48,10 +48,10 @@ class OpenFiles:
 
     @contextmanager
     def use(self, ledger_id: int, part: LedgerFile, *, write: bool = False) -> Iterator[int]:
-        """The descriptor of an existing ledger's file, which stays open for the length of the block.
+        """The descriptor of an existing ledger's file, which stays open during the block.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         key = ledger_id, part
         handle = self._take(key, write=write)
@@ -64,7 +64,7 @@ class OpenFiles:
                     self._disk.close(handle.descriptor)  # dropped while it was in use
 
     def close_ledger(self, ledger_id: int) -> None:
-        """Close a ledger's files, or have them closed by their last users."""
+        """Close a ledger's files, or let their last users close them."""
         with self._lock:
             for part in LedgerFile:
                 self._drop((ledger_id, part))
@@ -91,7 +91,7 @@ class OpenFiles:
             return handle
 
     def _shrink(self, keep: _Handle) -> None:
-        """Close what was not used for the longest time; the new one and those in use stay."""
+        """Close the least recently used files; the new one and those in use stay."""
         while len(self._handles) > self._limit:
             idle = (key for key, handle in self._handles.items() if not handle.users and handle is not keep)
             oldest = next(idle, None)

@@ -1,14 +1,14 @@
 """Paths below ``HOME/hot``, and the errors for failures of the disk.
 
-| file | holds |
+| file | content |
 |---|---|
-| ``instance`` | the id of this hot log; a task that finds the server's id here shares its disk |
-| ``lock`` | held by the one process that writes |
-| ``checkpoint`` | what need not be replayed |
-| ``published`` | up to where each open ledger may be read by other processes |
-| ``journal/N.journal`` | what acknowledged appends wait for |
-| ``ledgers/ID.ledger`` | a ledger's entry frames, nothing else |
-| ``ledgers/ID.offsets`` | where each of its frames ends |
+| ``instance`` | id of this hot log; a task that finds the server's id here shares its disk |
+| ``lock`` | locked by the one process that writes |
+| ``checkpoint`` | state from which the journals are replayed |
+| ``published`` | readable end of each open ledger, for other processes |
+| ``journal/N.journal`` | journal of acknowledged appends |
+| ``ledgers/ID.ledger`` | frames of a ledger's entries, nothing else |
+| ``ledgers/ID.offsets`` | end offset of each frame |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 @dataclass(frozen=True, slots=True)
 class HotLogPaths:
-    """The names below a home."""
+    """Paths of the hot log below a home."""
 
     home: Path
     """The server's home directory."""
@@ -46,7 +46,7 @@ class HotLogPaths:
 
     @property
     def lock(self) -> Path:
-        """The file that the writing process holds."""
+        """The file that the writing process locks."""
         return self.root / "lock"
 
     @property
@@ -83,18 +83,18 @@ class HotLogPaths:
 
 
 def numbered_files(disk: Disk, directory: Path, suffix: str) -> list[int]:
-    """The numbers N of all files ``N<suffix>`` in a directory, ascending; other names are not ours."""
+    """The numbers N of all files ``N<suffix>`` in a directory, ascending; other files are ignored."""
     stems = (name.removesuffix(suffix) for name in disk.names(directory) if name.endswith(suffix))
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
 def disk_error(error: OSError, what: str) -> HotLogError:
-    """Tell a failure of the disk as an error of the hot log."""
+    """The error of the hot log for a failure of the disk."""
     if isinstance(error, HotLogError):
         return error
     if error.errno in _FULL:
         translated: HotLogError = DiskFull(
-            f"{what}: the disk is full ({error}); free room below the home, or shorten retention"
+            f"{what}: the disk is full ({error}); free space below the home, or shorten retention"
         )
     elif error.errno == errno.EROFS:
         translated = HotLogError(f"{what}: the disk is read-only ({error}); mount it writable again")

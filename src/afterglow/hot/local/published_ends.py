@@ -1,12 +1,12 @@
-"""The published ends: how other processes learn up to where an open ledger may be read.
+"""The table of published ends, from which other processes learn up to where an open ledger may be read.
 
 A file of 32-byte slots, one for each open ledger: its id, its readable entries, the bytes of their frames, a CRC32C.
 It is written, not mapped: a store into a mapped page of a full disk kills the process, a failed write is an error. A
-slot that a reader meets half-written fails its CRC, and is read again.
+slot that a reader finds half-written fails its CRC, and is read again.
 
-The file is made anew by each process that writes a home, which holds a lock on it: a table whose maker is gone says
-nothing, since after a crash of the machine it may be newer than the ledgers. Readers that still have it open look at
-the head of a ledger's file first, which tells that the ledger was closed.
+Each process that writes a home creates the file anew and holds a lock on it. A table whose writer is gone is ignored,
+since after a crash of the machine it may be newer than the ledgers. Readers that still have it open first read the head
+of the ledger's file, which says that the ledger was closed.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 _SLOT = struct.Struct(">qqqI4x")
 SLOT_BYTES = _SLOT.size
 _EMPTY = bytes(SLOT_BYTES)
-_MAX_REREADS = 1_000  # a write of 32 bytes is never seen torn so often in a row
+_MAX_REREADS = 1_000  # a write of 32 bytes is never seen torn this often in a row
 
 
 class ReadableEnd(NamedTuple):
-    """Up to where a ledger may be read."""
+    """The end of the readable part of a ledger."""
 
     entries: int
     frame_bytes: int
 
 
 class PublishedEnds:
-    """The table of the process that writes. One thread at a time uses it."""
+    """The table of the process that writes. Used by one thread at a time."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths) -> None:
-        """Make a new table in the place of the one before it.
+        """Replace the table by a new one.
 
         Raises:
-            OSError: The disk does not take it.
+            OSError: The disk failed.
         """
         self._disk = disk
         self._slots = bytearray()
         self._free: list[int] = []
         self._changed: set[int] = set()
         draft = paths.published.with_suffix(".new")
-        disk.unlink(draft)  # another inode, not the same one emptied: a reader may have a former draft open
+        disk.unlink(draft)  # a new inode: a reader may have an earlier draft open
         self._file = disk.open(draft, write=True, create=True)
         try:
             if not disk.lock(self._file):
-                raise HotLogError(f"{draft} is held by another process; two must not write the same home")
+                raise HotLogError(f"{draft} is locked by another process; stop that process, or use another home")
             disk.rename(draft, paths.published)
         except OSError:
             disk.close(self._file)
@@ -68,22 +68,22 @@ class PublishedEnds:
         return len(self._slots) // SLOT_BYTES - 1
 
     def set(self, slot: int, ledger_id: int, entries: int, frame_bytes: int) -> None:
-        """Change a slot; others see it when it is published."""
+        """Change a slot; other processes see it after :meth:`publish`."""
         crc = crc32c(_SLOT.pack(ledger_id, entries, frame_bytes, 0))
         _SLOT.pack_into(self._slots, slot * SLOT_BYTES, ledger_id, entries, frame_bytes, crc)
         self._changed.add(slot)
 
     def release(self, slot: int) -> None:
-        """Empty a slot and let another ledger have it."""
+        """Empty a slot, to be reused for another ledger."""
         self._slots[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] = _EMPTY
         self._changed.add(slot)
         heapq.heappush(self._free, slot)
 
     def publish(self) -> None:
-        """Write what changed, in one piece: bytes in between are written as they are.
+        """Write the range from the first to the last changed slot, in one call.
 
         Raises:
-            OSError: Some of it may be published. The next call does it all again.
+            OSError: Some slots may be published. The next call repeats all of them.
         """
         if self._changed:
             start, end = min(self._changed) * SLOT_BYTES, (max(self._changed) + 1) * SLOT_BYTES
@@ -91,7 +91,7 @@ class PublishedEnds:
             self._changed.clear()
 
     def close(self) -> None:
-        """Let go of the table; it says nothing any more."""
+        """Close the table, which releases its lock: readers ignore it from now on."""
         self._disk.close(self._file)
 
 
@@ -107,10 +107,10 @@ class PublishedView:
         self._disk = disk
         self._file = disk.open(paths.published)
         self.live = disk.locked(self._file)
-        """Whether its maker was alive, without which it says nothing."""
+        """Whether its writer was running; else it is to be ignored."""
 
     def end(self, slot: int, ledger_id: int) -> ReadableEnd | None:
-        """The readable end of a ledger; None where the slot is not its any more.
+        """The readable end of a ledger; None if the slot is not the ledger's any more.
 
         Raises:
             HotLogError: The table is damaged.

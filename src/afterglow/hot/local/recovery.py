@@ -1,11 +1,11 @@
-"""Opening a home: bring every ledger to where it was acknowledged, and close those that were open.
+"""Recovery of a home: restore every acknowledged entry, and close the ledgers that were open.
 
-Takes time in proportion to what the journals hold since the last checkpoint, plus one look at the names of the ledgers.
+Takes time in proportion to the journals since the last checkpoint, plus one listing of the ledger files.
 
-What is replayed goes the same way as what is appended: into memory, and by rounds into the ledgers' files, at the place
-that the journal names. Nothing is cut before it was written again: another process that reads a ledger meanwhile finds
-the bytes that were there. Nothing is synced here: until the first checkpoint the old one and its journals stay, and a
-crash has it all done again.
+Replayed entries take the same path as appended ones: into memory, and in rounds into the ledgers' files, at the offset
+that the journal records. Nothing is truncated before it was written again: another process that reads a ledger
+meanwhile finds the same bytes. Nothing is synced here: until the first checkpoint the old one and its journals stay,
+and a crash repeats the recovery.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ROUND_BYTES = 32 << 20  # replayed entries that may gather in memory
+_ROUND_BYTES = 32 << 20  # replayed entries that are buffered in memory
 
 
 class Recovery:
-    """One recovery. Nothing else uses the book meanwhile."""
+    """One recovery. Nothing else uses the ledger table meanwhile."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths, book: LedgerTable, writeback: Writeback) -> None:
         self._disk = disk
@@ -49,14 +49,14 @@ class Recovery:
         """The greatest number of a journal file."""
 
     def replay(self) -> JournalStart:
-        """Replay what is certainly durable; gives how a new journal file has to go on from it.
+        """Replay what is certainly durable; returns the link for a new journal file.
 
-        1. Know the ledgers that the checkpoint lists, as far as they are durable.
-        2. Replay the journals. *Crash: done again.*
+        1. Restore the ledgers that the checkpoint lists, up to their durable ends.
+        2. Replay the journals. *Crash: repeated.*
 
         Raises:
-            HotLogError: Something that was acknowledged cannot be brought back.
-            OSError: The disk does not take it. A later try begins again.
+            HotLogError: An acknowledged entry cannot be recovered.
+            OSError: The disk failed. A later attempt begins again.
         """
         book, checkpoint = self._book, self._checkpoint
         book.ids.update(numbered_files(self._disk, self._paths.ledgers, ".ledger"))
@@ -71,11 +71,11 @@ class Recovery:
         return self._replay.resume()
 
     def finish(self, carried: bytes | None) -> None:
-        """Replay the batch that the new journal file carries over, now that it is durable, and close all ledgers.
+        """Replay the batch that was copied to the new journal file, now that it is durable, and close all ledgers.
 
         Raises:
-            HotLogError: Something that was acknowledged cannot be brought back.
-            OSError: The disk does not take it. A later try begins again.
+            HotLogError: An acknowledged entry cannot be recovered.
+            OSError: The disk failed. A later attempt begins again.
         """
         for section in sections(memoryview(carried or b"")):
             self._apply(section)
@@ -89,10 +89,10 @@ class Recovery:
         self._remove_leftovers()
 
     def _restore(self, ledger_id: int, durable: DurableEnd) -> None:
-        """Take up a ledger that the checkpoint lists."""
+        """Restore a ledger that the checkpoint lists."""
         if durable.entries > 0 and ledger_id not in self._book.ids:
             # Its name was durable before the checkpoint: it was deleted while the journal could not be written.
-            _log.warning("ledger %d was deleted without a record of it", ledger_id)
+            _log.warning("ledger %d was deleted without a record in the journal", ledger_id)
             return
         ledger = LedgerState(ledger_id, max(durable.entries, 0), durable.frame_bytes, closed=True)
         ledger.created = durable.entries >= 0
@@ -104,13 +104,13 @@ class Recovery:
         with self._disk.opened(self._paths.frames(ledger_id)) as file:
             if self._disk.size(file) < durable.frame_bytes:
                 _log.error(
-                    "%s is shorter than the %d bytes that were durable: reads of what is missing will fail",
+                    "%s is shorter than its %d durable bytes: reads of the missing entries will fail",
                     self._paths.frames(ledger_id),
                     durable.frame_bytes,
                 )
 
     def _make(self, ledger: LedgerState) -> None:
-        """Make the files of a ledger of which none or one may be there; with durable entries both are."""
+        """Create the files of a ledger, of which none or one may exist; with durable entries both do."""
         if not ledger.entries:
             self._writeback.create(ledger)
             self._book.ids.add(ledger.ledger_id)
@@ -132,8 +132,8 @@ class Recovery:
                 self._book.state[key] = value
         else:
             raise HotLogError(
-                f"a journal in {self._paths.journals} holds a record of kind {section.kind}, which this release does "
-                "not know: start the release that wrote it"
+                f"a journal in {self._paths.journals} has a record of unknown kind {section.kind}; start the release "
+                "that wrote it"
             )
 
     def _create(self, ledger_id: int) -> None:
@@ -154,7 +154,7 @@ class Recovery:
         if known < 0:
             raise HotLogError(
                 f"the journals in {self._paths.journals} lack entries {ledger.entries} to {section.first - 1} of "
-                f"ledger {section.ledger_id}; bring them back from a copy"
+                f"ledger {section.ledger_id}; restore them from a copy"
             )
         if known >= section.entry_count:
             return
@@ -165,19 +165,19 @@ class Recovery:
         self._writeback.add_unflushed(fresh, len(frames))
 
     def _refuse_unknown(self) -> None:
-        """Insist that no ledger is newer than checkpoint and journals: then one of these is not the last.
+        """Refuse ledgers that are newer than checkpoint and journals, which are outdated or missing then.
 
-        A ledger's files are made only when its creation is durable in the journal.
+        A ledger's files are created only when its creation is durable in the journal.
         """
         newest = max(self._book.ids, default=0)
         if newest >= self._book.next_ledger_id:
             raise HotLogError(
-                f"{self._paths.frames(newest)} is there, but neither {self._paths.checkpoint} nor a journal knows of "
-                "it: they are older than the ledgers, or missing; bring them back from a copy"
+                f"{self._paths.frames(newest)} exists, but neither {self._paths.checkpoint} nor a journal has it: they "
+                "are older than the ledgers, or missing; restore them from a copy"
             )
 
     def _remove_leftovers(self) -> None:
-        """Remove the offsets of ledgers whose deletion a crash cut short."""
+        """Remove the offsets of ledgers whose deletion a crash interrupted."""
         for ledger_id in numbered_files(self._disk, self._paths.ledgers, ".offsets"):
             if ledger_id not in self._book.ids:
                 self._disk.unlink(self._paths.offsets(ledger_id))

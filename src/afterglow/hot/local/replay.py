@@ -1,7 +1,7 @@
-"""Reading journals back: which files count, up to where, and what is in them.
+"""Replay of journals: the chain of valid files, their valid bytes, and the sections in them.
 
-A torn end is normal in the last file and in no other. Anything else that does not fit is told, never skipped: a journal
-that cannot be read is acknowledged entries that cannot be read.
+A torn end is normal in the last file only. All other damage is reported, never skipped: a journal that cannot be read
+means acknowledged entries that cannot be read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEARCH_BYTES = 1 << 20
 
 
 def frame_sizes(frames: memoryview) -> list[int]:
-    """Bytes of each frame in a section, whose CRC was right."""
+    """Bytes of each frame in a section with a valid CRC."""
     sizes = []
     at = 0
     while at < len(frames):
@@ -45,26 +45,26 @@ def frame_sizes(frames: memoryview) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _CountedFile:
-    """The part of one journal file that counts."""
+    """A journal file with its valid bytes."""
 
     header: JournalHeader
     end: int | None
-    """Bytes that count, or None in the last file: as far as they are whole."""
+    """Number of valid bytes; None for the last file: up to the first incomplete batch."""
 
 
 class Replay:
     """The journals from one number on."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths, first: int) -> None:
-        """Find the files that count.
+        """Find the chain of valid files.
 
         Args:
-            disk: Where they are.
+            disk: Calls to the operating system.
             paths: Names of the files.
-            first: The first file to replay; 0 where there was no checkpoint yet.
+            first: The first file to replay; 0 if there was no checkpoint yet.
 
         Raises:
-            HotLogError: A file that counts is missing or has no readable header.
+            HotLogError: A valid file is missing, or its header is damaged.
         """
         self._disk = disk
         self._paths = paths
@@ -75,11 +75,11 @@ class Replay:
 
     @property
     def newest(self) -> int:
-        """The greatest number that was ever given to a file that is still there; 0: none."""
+        """The greatest number of an existing file; 0: none."""
         return self._numbers[-1] if self._numbers else 0
 
     def sections(self, *, before: int | None = None) -> Iterator[Section]:
-        """Everything that the journals tell, oldest first, but for the last batch of the last file.
+        """All sections, oldest first, except those of the last batch of the last file.
 
         Args:
             before: Read only files before this number.
@@ -101,12 +101,12 @@ class Replay:
                 yield from sections(memoryview(held[1]))
 
     def resume(self) -> JournalStart:
-        """How a new file goes on from what is certainly durable, once all sections were read.
+        """The link for a new file to what is certainly durable, once all sections were read.
 
-        A process that was killed may have written its last batch, or begun its last file, without having synced it: we
-        read it from memory, and the machine may still lose it. So the batch is carried over to the new file, and counts
-        when that is durable; and a file without a batch is left out, unless the checkpoint, which came after it, says
-        to begin there.
+        A process that was killed may have written its last batch, or begun its last file, without a sync: it is read
+        from the page cache, and the machine may still lose it. So the batch is copied to the new file, and is valid
+        when that is durable; and a file without a batch is left out, unless the checkpoint, which came after it,
+        begins there.
         """
         if not self._files:
             return JournalStart()
@@ -118,15 +118,15 @@ class Replay:
         return JournalStart(header.previous, header.previous_end)
 
     def _chain(self, first: int) -> list[_CountedFile]:
-        """Walk back from the last file, each naming the one before; a file that none names was given up."""
+        """Walk back from the last file, since each names the one before; files that none names were abandoned."""
         headers = {number: self._header(number) for number in self._numbers if number >= first}
         chain: list[_CountedFile] = []
         number, end = max(headers, default=first), None
         while number and number >= first:
             if number not in headers:
                 raise HotLogError(
-                    f"the journal file {self._paths.journal(number)} is missing, and with it entries that were "
-                    "acknowledged; bring it back from a copy"
+                    f"the journal file {self._paths.journal(number)} is missing, and with it acknowledged entries; "
+                    "restore it from a copy"
                 )
             header = headers[number]
             chain.append(_CountedFile(header, end))
@@ -134,8 +134,8 @@ class Replay:
         chain.reverse()
         if first and chain[0].header.number != first:
             raise HotLogError(
-                f"the journal file {self._paths.journal(first)} is missing, at which the checkpoint says to begin; "
-                "bring it back from a copy"
+                f"the journal file {self._paths.journal(first)} is missing, at which the checkpoint begins; restore it "
+                "from a copy"
             )
         return chain
 
@@ -144,7 +144,7 @@ class Replay:
         with self._disk.opened(path) as file:
             header = JournalHeader.decode(self._disk.read(file, HEADER_BYTES, 0))
         if header is None:
-            raise HotLogError(f"the header of the journal file {path} is damaged; bring it back from a copy")
+            raise HotLogError(f"the header of the journal file {path} is damaged; restore it from a copy")
         return header
 
     def _batches(self, counted: _CountedFile) -> Iterator[tuple[int, bytes]]:
@@ -160,12 +160,12 @@ class Replay:
                 at += BATCH.size + len(body)
             if at != limit and (counted.end is not None or self._begun_after(file, header, at, size)):
                 raise HotLogError(
-                    f"the journal file {path} is damaged at offset {at}, where entries stand that were acknowledged; "
-                    "bring it back from a copy"
+                    f"the journal file {path} is damaged at offset {at}, within acknowledged entries; restore it from "
+                    "a copy"
                 )
 
     def _batch(self, file: int, header: JournalHeader, at: int, limit: int) -> bytes | None:
-        """The sections of the batch at an offset, or None where there is no whole one."""
+        """The sections of the batch at an offset; None if there is no complete batch."""
         head = self._disk.read(file, BATCH.size, at) if at + BATCH.size <= limit else b""
         if len(head) < BATCH.size:
             return None
@@ -178,7 +178,7 @@ class Replay:
         return body if len(body) == length and batch_crc(head, body) == crc else None
 
     def _begun_after(self, file: int, header: JournalHeader, at: int, size: int) -> bool:
-        """Tell whether a later batch was begun, which means that the one at ``at`` had been durable."""
+        """Whether a later batch was begun, which means that the one at ``at`` had been durable."""
         for start in range(at + 1, size, _SEARCH_BYTES):
             part = self._disk.read(file, _SEARCH_BYTES + BATCH.size, start)
             found = part.find(BATCH_MAGIC)

@@ -1,8 +1,8 @@
-"""Reading ledgers of a home from another process: a Spark task on the same disk, or a reader beside a running server.
+"""Ledgers of a home read from another process: by a Spark task on the same disk, or beside a running server.
 
 While the server runs, an open ledger is readable up to its published end, which follows confirmation by some 100 ms,
-and grows while it is read. Where no server runs, what its last checkpoint says is durable is readable, and not more:
-behind that a crash of the machine may have left anything. To read the rest, recover the home by opening a
+and grows while it is read. Without a server, only the part that is durable by the last checkpoint is readable: after
+that a crash of the machine may have left anything. To read the rest, recover the home by opening a
 :class:`~afterglow.hot.local.log.LocalLog`.
 
 Nothing here writes.
@@ -10,29 +10,35 @@ Nothing here writes.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from afterglow.errors import CorruptBlock, LedgerMissing
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.hot.local.checkpoint import load_checkpoint
 from afterglow.hot.local.disk import Disk
-from afterglow.hot.local.ledger_files import HEAD_BYTES, LedgerHead, read_entries, read_fitting, read_offsets
-from afterglow.hot.local.paths import HotLogPaths, disk_error
+from afterglow.hot.local.ledger_files import (
+    HEAD_BYTES,
+    LedgerHead,
+    read_entries,
+    read_fitting,
+    read_offsets,
+    translated_errors,
+)
+from afterglow.hot.local.paths import HotLogPaths
 from afterglow.hot.local.published_ends import PublishedView, ReadableEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-_MAX_REREADS = 1_000  # the head is written in one piece, and never seen torn so often in a row
+_MAX_REREADS = 1_000  # the head is written in one call, and never seen torn this often in a row
 
 
 def read_instance(home: Path) -> str | None:
-    """The id of the hot log in a home, or None where there is none: whoever finds the server's id shares its disk."""
+    """The id of the hot log in a home; None if there is none. A task that finds the server's id shares its disk."""
     try:
         return HotLogPaths(home).instance.read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -40,11 +46,11 @@ def read_instance(home: Path) -> str | None:
 
 
 def open_shared(home: Path, ledger_id: int, *, disk: Disk | None = None) -> SharedLedger:
-    """Open a ledger of a home to read it.
+    """Open a ledger of a home for reading.
 
     Raises:
-        LedgerMissing: There is none, or nothing says how much of it may be read.
-        HotLogError: It cannot be read.
+        LedgerMissing: The ledger does not exist, or its readable end is unknown.
+        HotLogError: The ledger cannot be read.
     """
     return SharedLedger(disk or Disk(), HotLogPaths(home), ledger_id)
 
@@ -60,7 +66,7 @@ class SharedLedger:
         self._final: ReadableEnd | None = None
         self._closed = False
         self._published: PublishedView | None = None
-        with ExitStack() as held, self._translated_errors():
+        with ExitStack() as held, translated_errors(self._ledger_id):
             self._frames = disk.open(paths.frames(ledger_id))
             held.callback(disk.close, self._frames)
             self._offsets = disk.open(paths.offsets(ledger_id))
@@ -85,7 +91,7 @@ class SharedLedger:
 
     @property
     def confirmed(self) -> int:
-        """Id of the last entry that may be read; -1 where there is none. It grows while the ledger is written."""
+        """Id of the last entry that may be read; -1 if there is none. It grows while the ledger is written."""
         return self._end().entries - 1
 
     @property
@@ -96,7 +102,7 @@ class SharedLedger:
 
     @property
     def closed(self) -> bool:
-        """Whether no more entries will come, as far as is known here."""
+        """Whether the ledger is known to be closed."""
         self._end()
         return self._closed
 
@@ -104,53 +110,53 @@ class SharedLedger:
         """The entries ``first`` to ``last``, both inclusive; fewer where ``last`` may not be read yet.
 
         Raises:
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         first, last = max(first, 0), min(last, self.confirmed)
         if first > last:
             return []
-        with self._translated_errors():
+        with translated_errors(self._ledger_id):
             return read_entries(self._disk, self._frames, self._offsets, first, last)
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Entries from ``first`` on as contiguous frames, and how many; at least one if one may be read.
+        """Entries from ``first`` on as contiguous frames, with their number; at least one if one may be read.
 
         Raises:
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         end = self._end().entries
         if not 0 <= first < end:
             return memoryview(b""), 0
-        with self._translated_errors():
+        with translated_errors(self._ledger_id):
             return read_fitting(self._disk, self._frames, self._offsets, first, end=end, max_bytes=max_bytes)
 
     def read_into(self, first: int, last: int, target: memoryview) -> None:
         """Read the frames of the entries ``first`` to ``last``, both inclusive, into a buffer that they must fill.
 
-        The frames themselves are not looked at.
+        The frames are not checked.
 
         Raises:
-            IndexError: ``first`` to ``last`` is not a stretch of entries that may be read.
+            IndexError: ``first`` to ``last`` is not a range of entries that may be read.
             CorruptBlock: The frames have another length, or the file ends before them.
         """
         start, end = int(self.offsets(first, first)[0]), int(self.offsets(last, last)[1])
-        with self._translated_errors():
+        with translated_errors(self._ledger_id):
             if end - start != target.nbytes:
                 raise CorruptBlock(f"entries {first} to {last} have {end - start} bytes of frames, not {target.nbytes}")
             if (came := self._disk.read_into(self._frames, target, start)) < target.nbytes:
                 raise CorruptBlock(f"the file of frames ends at {start + came}, within entries that were confirmed")
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last`` in the ledger's file, and behind ``last``.
+        """Offset of each frame from entry ``first`` to ``last`` in the ledger's file, and the end of the last one.
 
         Raises:
-            IndexError: ``first`` to ``last`` is not a stretch of entries that may be read.
-            CorruptBlock: What is stored is damaged.
+            IndexError: ``first`` to ``last`` is not a range of entries that may be read.
+            CorruptBlock: A stored entry is damaged.
         """
         end = self._end().entries
         if not 0 <= first <= last < end:
             raise IndexError(f"entries {first} to {last} are not among the {end} readable ones of {self._ledger_id}")
-        with self._translated_errors():
+        with translated_errors(self._ledger_id):
             return read_offsets(self._disk, self._offsets, first, last)
 
     def close(self) -> None:
@@ -158,7 +164,7 @@ class SharedLedger:
         self._held.close()
 
     def _end(self) -> ReadableEnd:
-        """Up to where the ledger may be read now."""
+        """The current readable end."""
         if self._final is not None:
             return self._final
         if self._published is None:
@@ -174,7 +180,7 @@ class SharedLedger:
         return self._ended(head)
 
     def _durable_end(self) -> ReadableEnd:
-        """What the last checkpoint says, without a living process that knows more."""
+        """The end by the last checkpoint, without a running writer."""
         checkpoint = load_checkpoint(self._disk, self._paths)
         durable = checkpoint.ledgers.get(self._ledger_id)
         if durable is None and self._ledger_id < checkpoint.next_ledger_id:
@@ -194,15 +200,4 @@ class SharedLedger:
             head = LedgerHead.decode(self._disk.read(self._offsets, HEAD_BYTES, 0))
             if head is not None and head.ledger_id == self._ledger_id:
                 return head
-        raise CorruptBlock(f"the head of {self._paths.offsets(self._ledger_id)} is damaged; bring it back from a copy")
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise LedgerMissing(f"there is no ledger {self._ledger_id} in {self._paths.ledgers}: {error}") from error
-        except CorruptBlock as error:
-            raise CorruptBlock(f"ledger {self._ledger_id} is damaged: {error}") from error
-        except OSError as error:
-            raise disk_error(error, f"ledger {self._ledger_id} could not be read") from error
+        raise CorruptBlock(f"the head of {self._paths.offsets(self._ledger_id)} is damaged; restore it from a copy")

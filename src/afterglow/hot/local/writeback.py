@@ -1,11 +1,11 @@
-"""Writing behind: confirmed entries go from memory to the ledgers' own files, in larger pieces, off the path of acks.
+"""Write-back: confirmed entries go from memory to the files of their ledgers, in the background.
 
-A round writes what gathered in some 100 ms: for each ledger one piece of frames and one of offsets, for all of them one
-write that publishes their new ends. So a ledger costs two writes in a round however many group commits it was in, and
-what is published is always written. Entries that are not flushed yet are read from memory.
+A round writes the entries of some 100 ms: for each ledger one write of frames and one of offsets, and one write for all
+that publishes their new ends. So a ledger costs two writes in a round however many group commits it was in, and
+published entries are always written. Entries that are not flushed yet are read from memory.
 
-A ledger whose files cannot be written takes no more entries: what it has stays in memory and in the journal, and is
-tried again in each round.
+A ledger whose files cannot be written takes no more entries: its unflushed entries stay in memory and in the journal,
+and are retried in each round.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class Writeback:
-    """Everything that writes to ledgers' files. Rounds do not overlap."""
+    """The writer of ledger files. Rounds do not overlap."""
 
     def __init__(self, disk: Disk, paths: HotLogPaths, files: OpenFiles, book: LedgerTable) -> None:
         self.published: PublishedEnds | None = None
-        """The table of ends, where others may read."""
+        """The table of published ends; None during recovery."""
         self.unflushed_bytes = 0
         """Bytes that only the journal and memory have."""
         self.schedule_flush: Callable[[], None] = lambda: None
-        """Called under the lock when a round has something to do."""
+        """Called with the lock held when there is something to flush."""
         self._disk = disk
         self._paths = paths
         self._files = files
@@ -53,22 +53,22 @@ class Writeback:
         self._pending_deletes: set[int] = set()
 
     def add_unflushed(self, ledgers: list[LedgerState], frame_bytes: int) -> None:
-        """Have ledgers flushed by the next round. The lock is held."""
+        """Flush these ledgers in the next round. The lock is held."""
         self._unflushed += ledgers
         self.unflushed_bytes += frame_bytes
         self.schedule_flush()
 
     def add_ending(self, ledger: LedgerState) -> None:
-        """Have a ledger's file say that it is closed, once all its entries are there. The lock is held."""
+        """Mark a ledger's file as closed once all its entries are written. The lock is held."""
         ledger.ending = True
         self._ending.append(ledger)
         self.schedule_flush()
 
     def create(self, ledger: LedgerState) -> None:
-        """Make a ledger's files, or begin to use those that a crash left.
+        """Create a ledger's files, or reuse those that a crash left.
 
         Raises:
-            OSError: They cannot be made.
+            OSError: They cannot be created.
         """
         with self._round:
             if self.published is not None:
@@ -83,14 +83,14 @@ class Writeback:
                 ledger.unsynced = True
 
     def flush(self) -> None:
-        """Do one round.
+        """Run one round.
 
         1. For each ledger, write its frames, then its offsets. *Crash: the journal has them.*
-        2. Close those that are to be closed.
+        2. Mark closed ledgers in their files.
         3. Publish the ends of all.
 
         Raises:
-            HotLogError: Some of it could not be done, and will be tried again.
+            HotLogError: Some of it failed, and will be retried.
         """
         with self._round:
             with self._lock:
@@ -101,7 +101,7 @@ class Writeback:
                 try:
                     self._flush(ledger)
                 except OSError as error:
-                    failure = disk_error(error, f"ledger {ledger.ledger_id} could not be written")
+                    failure = disk_error(error, f"cannot write ledger {ledger.ledger_id}")
                     with self._lock:
                         ledger.closed = True
                         self._unflushed.append(ledger)
@@ -109,40 +109,38 @@ class Writeback:
                 try:
                     self._close(ledger)
                 except OSError as error:
-                    failure = disk_error(error, f"ledger {ledger.ledger_id} could not be closed")
+                    failure = disk_error(error, f"cannot close ledger {ledger.ledger_id}")
                     with self._lock:
                         self._ending.append(ledger)
             if self.published is not None:
                 try:
                     self.published.publish()
                 except OSError as error:
-                    failure = disk_error(error, f"{self._paths.published} could not be written")
+                    failure = disk_error(error, f"cannot write {self._paths.published}")
             if failure is not None:
                 raise failure
 
     def schedule_delete(self, ledger_id: int) -> None:
-        """Have a ledger's files removed, at the latest before the next checkpoint. The lock is held."""
+        """Remove a ledger's files, at the latest before the next checkpoint. The lock is held."""
         self._pending_deletes.add(ledger_id)
 
     def finish_deletes(self) -> None:
-        """Remove the files of all ledgers that are to be deleted: the frames first, without which there is no ledger.
+        """Remove the files of pending deletes: the frames first, since a ledger exists by its frames.
 
         Raises:
-            OSError: Some could not be removed; they stay doomed.
+            OSError: A file could not be removed; its ledger stays pending.
         """
         with self._round:
             for ledger_id in list(self._pending_deletes):
                 self._drop(ledger_id)
                 self._disk.unlink(self._paths.frames(ledger_id))
                 self._disk.unlink(self._paths.offsets(ledger_id))
-                self._files.close_ledger(
-                    ledger_id
-                )  # now that nobody can open them again: open files would keep their room
+                self._files.close_ledger(ledger_id)  # after the unlink: open files would keep their space
                 with self._lock:
                     self._pending_deletes.discard(ledger_id)
 
     def end(self, ledger: LedgerState) -> None:
-        """Close a ledger that a crash left open: cut its files behind its last entry.
+        """Close a ledger that a crash left open: truncate its files after its last entry.
 
         Raises:
             OSError: They cannot be written.
@@ -154,7 +152,7 @@ class Writeback:
         self._close(ledger)
 
     def write_offsets(self, ledger_id: int, first: int, start: int, sizes: list[int]) -> None:
-        """Write the offsets behind frames that begin with entry ``first`` at offset ``start``.
+        """Write the end offsets of frames, of which the first is that of entry ``first`` at offset ``start``.
 
         Raises:
             OSError: The file cannot be written.
@@ -164,7 +162,7 @@ class Writeback:
             self._disk.write(file, ends.tobytes(), end_offset(first))
 
     def write_frames(self, ledger_id: int, frames: list[memoryview], start: int) -> None:
-        """Write frames to their place in a ledger's file.
+        """Write frames at their offset in a ledger's file.
 
         Raises:
             OSError: The file cannot be written.
@@ -173,7 +171,7 @@ class Writeback:
             self._disk.write_buffers(file, frames, start)
 
     def write_head(self, ledger: LedgerState) -> None:
-        """Write the head again, as it should be.
+        """Write the head again.
 
         Raises:
             OSError: The file cannot be written.
@@ -181,7 +179,7 @@ class Writeback:
         self._write_head(ledger, closed=ledger.head_closed)
 
     def _drop(self, ledger_id: int) -> None:
-        """Know a ledger no more."""
+        """Drop a ledger from the table."""
         with self._lock:
             ledger = self._book.active.pop(ledger_id, None)
             if ledger is None:
@@ -207,7 +205,7 @@ class Writeback:
             self.write_frames(ledger.ledger_id, frames, ledger.flushed_bytes)
             self.write_offsets(ledger.ledger_id, ledger.flushed_entries, ledger.flushed_bytes, sizes)
         except OSError:
-            # The pieces are views of whole groups, of which each holds every ledger's entries in memory.
+            # The frames are views of whole groups, which keep the entries of every ledger in memory: copy them.
             with self._lock:
                 ledger.tail[: len(buffers)] = [UnflushedFrames(buffers[0].first, sizes, memoryview(b"".join(frames)))]
             raise

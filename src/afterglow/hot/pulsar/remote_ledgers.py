@@ -180,7 +180,7 @@ class RemoteLedger:
         return data[: int(frames.offsets[count])], count
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last``, and behind ``last``.
+        """Offset of each frame from entry ``first`` to ``last``, and the end of the last one.
 
         Raises:
             IndexError: ``first`` to ``last`` is not a range of entries that may be read.
