@@ -35,7 +35,7 @@ class AdminFailed(AfterglowError):
         """HTTP status; None without an answer."""
 
 
-class AdminClient:
+class CliAdminClient:
     """Makes calls below ``/admin/v2``, each on its own connection."""
 
     def __init__(

@@ -21,7 +21,7 @@ from afterglow.metadata.names import NamespaceName, TopicName, encode_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from afterglow.cli.client import AdminClient
+    from afterglow.cli.client import CliAdminClient
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -44,7 +44,7 @@ def topic_path(name: TopicName, *rest: str) -> str:
 class AdminSession:
     """The admin client and the output of one command."""
 
-    client: AdminClient
+    client: CliAdminClient
     out: Output
 
     def change(self, method: str, path: str, value: object, message: str) -> None:
@@ -165,10 +165,10 @@ def _in_session(function: Callable[..., Any], options: Mapping[str, Any]) -> Cal
 
     @functools.wraps(function)
     def run(context: typer.Context, *, as_json: bool, **given: Any) -> Any:
-        from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+        from afterglow.cli.client import CliAdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
         connection = _connect(context, **{name: given.pop(name) for name in _CONNECTION})
-        return function(AdminSession(AdminClient(connection.resolved()), Output(as_json=as_json)), **given)
+        return function(AdminSession(CliAdminClient(connection.resolved()), Output(as_json=as_json)), **given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     _, *own = inspect.signature(function, eval_str=True).parameters.values()

@@ -30,7 +30,7 @@ from afterglow.metadata.names import encode_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from afterglow.cli.client import AdminClient
+    from afterglow.cli.client import CliAdminClient
     from afterglow.cli.output import Output
     from afterglow.metadata.admin_client import AdminResponse
     from afterglow.metadata.names import TopicName
@@ -197,7 +197,7 @@ def _stock_client() -> Any:
 
 
 @contextmanager
-def _connected(admin: AdminClient, service_url: str | None) -> Iterator[Any]:
+def _connected(admin: CliAdminClient, service_url: str | None) -> Iterator[Any]:
     """Open a stock client with the credentials of the admin client; it connects when it is first used.
 
     Raises:
@@ -230,7 +230,7 @@ def _connected(admin: AdminClient, service_url: str | None) -> Iterator[Any]:
         client.close()
 
 
-def _service_url(admin: AdminClient) -> str:
+def _service_url(admin: CliAdminClient) -> str:
     for cluster in admin.names("clusters"):
         found = admin.fields(f"clusters/{encode_name(cluster)}")
         url = found.get("brokerServiceUrl") or found.get("brokerServiceUrlTls")
@@ -331,7 +331,7 @@ def _receive(client: Any, topic: TopicName, subscription: str | None, timeout_ms
 # The admin API
 
 
-def _peek(client: AdminClient, topic: TopicName, path: str, count: int) -> Iterator[ReceivedMessage]:
+def _peek(client: CliAdminClient, topic: TopicName, path: str, count: int) -> Iterator[ReceivedMessage]:
     """Return up to ``count`` next messages of a subscription; ``path`` is followed by the number of an entry.
 
     Raises:

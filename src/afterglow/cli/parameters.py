@@ -19,7 +19,7 @@ from afterglow.metadata.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, Namespac
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.cli.client import AdminClient
+    from afterglow.cli.client import CliAdminClient
     from afterglow.config import ValueType
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:8080"
@@ -106,9 +106,9 @@ def _names(context: typer.Context, path: str) -> list[str]:
         return []
 
 
-def _client(context: typer.Context) -> AdminClient:
+def _client(context: typer.Context) -> CliAdminClient:
     """Create a client from the options on the line so far, of the innermost command first."""
-    from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+    from afterglow.cli.client import CliAdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
     connection = AdminConnection()
     level: Any = context
@@ -116,7 +116,7 @@ def _client(context: typer.Context) -> AdminClient:
         given = (level.params.get(field.name) for field in fields(AdminConnection))
         connection = AdminConnection(*given).overridden(connection)
         level = level.parent
-    return AdminClient(connection.resolved(), timeout_s=_COMPLETION_TIMEOUT_S)
+    return CliAdminClient(connection.resolved(), timeout_s=_COMPLETION_TIMEOUT_S)
 
 
 # Names

@@ -28,7 +28,7 @@ from afterglow.errors import AfterglowError, ConfigError, NotSupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from afterglow.cli.client import AdminClient
+    from afterglow.cli.client import CliAdminClient
     from afterglow.pipeline.tier_verifier import VerifyRequest
     from afterglow.verify import ObjectVerifier
 
@@ -143,9 +143,9 @@ def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> FindingTa
 
 
 def _verify_remote(source: str, connection: AdminConnection, request: VerifyRequest, out: Output) -> FindingTally:
-    from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+    from afterglow.cli.client import CliAdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
-    client = AdminClient(connection.overridden(AdminConnection(source)).resolved(), "SOURCE")
+    client = CliAdminClient(connection.overridden(AdminConnection(source)).resolved(), "SOURCE")
     tally = FindingTally(everything=out.as_json)
     with ExitStack() as stack:
         stack.enter_context(interruptible(f"the verification by {source}"))
@@ -166,7 +166,7 @@ def _verify_remote(source: str, connection: AdminConnection, request: VerifyRequ
 
 
 def _remote_findings(
-    client: AdminClient, source: str, request: VerifyRequest, show: Callable[[Mapping[str, Any]], None]
+    client: CliAdminClient, source: str, request: VerifyRequest, show: Callable[[Mapping[str, Any]], None]
 ) -> Iterator[FindingRow]:
     """Return the findings of a running server as they arrive; closing the connection cancels the verification."""
     from afterglow.cli.client import AdminFailed  # noqa: PLC0415 - see above

@@ -1,4 +1,4 @@
-"""The demo: a server, a stock Pulsar client and Spark do the main job, and every message is checked.
+"""The demo: a server, a stock Pulsar client and Spark run the main use case, and every message is compared.
 
 Entry point: :func:`afterglow.demo.run.run_demo`; :mod:`afterglow.demo.screen` draws the topic while it runs.
 """

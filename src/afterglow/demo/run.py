@@ -1,10 +1,10 @@
-"""The steps of the demo, from a server on an empty directory to a topic that Spark has read back from the tier alone.
+"""Steps of the demo, from a server on an empty directory to a topic that Spark reads back from the tier alone.
 
-1. A server starts: ``afterglow serve --streaming``, with segments and ledgers small enough to see several.
-2. A stock Pulsar client sends messages. Meanwhile segments are offloaded, ledgers roll over, and hot copies are freed.
-3. A manual offload closes the last segment at the end of the log.
-4. The client seeks by time, served from the tier. Then the server is stopped.
-5. A Spark job reads the objects. Every message is compared with what was sent, and seeks by time with a full scan.
+1. Start a server, ``afterglow serve --streaming``, with small segments and ledgers, so that there are several.
+2. Send messages with a stock Pulsar client, while segments are offloaded, ledgers roll over and hot copies are freed.
+3. Offload the rest of the log manually.
+4. Seek by time with the client, served from the tier. Then stop the server.
+5. Read the objects with a Spark job. Compare every message with the sent one, and seeks by time with a full scan.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 _VALUE_BYTES: Final = 3_000
 _BATCH: Final = 40
 _WAVE: Final = 100
-"""Messages that one producer sends in a row. All are acknowledged before the next one sends: their order is known."""
+"""Messages that one producer sends before the next one. All are acknowledged first, so that their order is known."""
 _SEND_S: Final = 15.0
-"""Messages are spread over this time, so that people can see segments leave."""
+"""Time over which messages are spread, so that users can watch the offload of segments."""
 _SEEKS: Final = 4
 _SERVER_LOG: Final = "serve.log"
 _OFFLOAD_TIMEOUT_S: Final = 180.0
@@ -62,10 +62,10 @@ _MESSAGE: Final = (
     *("unix_millis(event_time) AS event_ms", "sha2(value, 256) AS digest"),
 )
 _READ: Final = (*_MESSAGE, "unix_millis(broker_time) AS broker_ms", "octet_length(value) AS value_bytes", "tier")
-"""Columns that Spark computes; the tasks digest the values, which may be larger than this process."""
+"""Columns of the Spark job; its tasks compute digests, because all values may not fit into this process."""
 
 MessageRow = tuple[int, int, int, str | None, dict[str, str], int | None, str]
-"""Ledger, entry and batch index of a message, key, properties, event time, digest of its value."""
+"""Ledger, entry and batch index, key, properties, event time and digest of the value of a message."""
 Seek = tuple[int, Position]
 """A time in epoch milliseconds, and the position that a seek to it found."""
 Streamed = tuple[list[MessageRow], list[Seek]]
@@ -76,24 +76,24 @@ def run_demo(home: Path, messages: int, screen: Screen) -> tuple[str, list[str]]
     """Run all steps and check the result.
 
     Args:
-        home: The server's home, made if absent. That of an earlier demo may be used again.
-        messages: How many to send.
+        home: Home of the server; created if it does not exist. That of an earlier demo may be used again.
+        messages: Number of messages to send.
         screen: Shows every step.
 
     Returns:
-        The full name of the topic, and all differences: none if every message came back as it was sent, from the tier,
-        and every seek found its entry.
+        The full name of the topic, and all differences: none if every message was read unchanged from the tier, and
+        every seek found its entry.
 
     Raises:
-        MissingDependency: The stock client, Spark or a Java is missing.
+        MissingDependency: The stock client, Spark or Java is missing.
         AfterglowError: A step failed.
         OSError: The home cannot be written.
     """
     try:
-        import pulsar  # noqa: PLC0415 - not among our dependencies
+        import pulsar  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise MissingDependency("the demo sends with the stock Pulsar client: pip install pulsar-client") from error
-    find_java()  # before anything is started: without it nothing reaches the tier
+        raise MissingDependency("the demo needs the stock Pulsar client; run pip install pulsar-client") from error
+    find_java()  # fails before anything is started: offload needs Java
     home.mkdir(parents=True, exist_ok=True)
     topic = TopicName.parse(f"demo-{secrets.token_hex(3)}")
     try:
@@ -109,7 +109,7 @@ def _stream(pulsar: Any, home: Path, topic: TopicName, messages: int, screen: Sc
     settings = {
         # Five segments and two roll-overs within a minute.
         "maxOffloadSegmentSizeInBytes": max(messages * _VALUE_BYTES // 5, 64 << 10),
-        "streamingOffloadPartSizeInBytes": 5 << 20,  # the least that stores take
+        "streamingOffloadPartSizeInBytes": 5 << 20,  # the minimum of object stores
         "managedLedgerMaxEntriesPerLedger": int(entries / 2.6) + 1,
         "managedLedgerMinLedgerRolloverTimeMinutes": 0,
         "managedLedgerOffloadDeletionLagInMillis": 0,
@@ -128,7 +128,7 @@ def _stream(pulsar: Any, home: Path, topic: TopicName, messages: int, screen: Sc
                 reader = client.create_reader(str(topic), pulsar.MessageId.earliest)
                 seeks = [(time_ms, _seek_by_client(reader, time_ms)) for time_ms in times_ms]
                 reader.close()
-                with suppress(AfterglowError):  # a ledger that is freed later is no failure
+                with suppress(AfterglowError):  # a hot copy that is freed later is not a failure
                     view.wait(lambda topic: not any(ledger.hot for ledger in topic.ledgers[:-1]), "hot copies", 15.0)
                 last = view.snapshot()
         freed = sum(not ledger.hot for ledger in last.ledgers)
@@ -139,7 +139,7 @@ def _stream(pulsar: Any, home: Path, topic: TopicName, messages: int, screen: Sc
 
 @contextmanager
 def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, AdminHttp, str]]:
-    """Run a server on free ports; yields its address for clients, its admin API and what it says of itself."""
+    """Run a server on free ports; yields its address for clients, its admin API and its summary line."""
     conf, log_file = home / "demo.conf", home / _SERVER_LOG
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
     command = [sys.executable, "-m", "afterglow", "serve", "--streaming", "--home", str(home), "--conf", str(conf)]
@@ -151,7 +151,7 @@ def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, Adm
             stderr=log,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # Ctrl-C must not reach it: the client is closed before the server
+            start_new_session=True,  # not interrupted by Ctrl-C, because the client is closed first
         )
     assert process.stdout is not None
     stop_s = 30.0
@@ -177,27 +177,27 @@ def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, Adm
 
 
 class _TopicView(NamedTuple):
-    """The topic while the server runs, seen through its admin API and from beside it."""
+    """The topic of a running server, read through the admin API and from the home."""
 
     source: SourceTopic
     name: TopicName
     admin: AdminHttp
     screen: Screen
     entries: int
-    """Entries that the log is expected to have in the end."""
+    """Expected final number of entries."""
 
     def call(self, method: str, below: str, body: object = None) -> Any:
-        """Call the admin API on the topic; returns the JSON of the answer, or None where it is empty."""
+        """Call the admin API on the topic; returns the JSON of the answer, or None if it is empty."""
         path = f"/admin/v2/persistent/{self.name.namespace}/{self.name.local_name}/{below}"
         data = None if body is None else json.dumps(body).encode()
         answer = self.admin.exchange(method, path, data, _CALL_TIMEOUT_S)
         if answer.status >= 300:
-            raise AfterglowError(f"{answer.request} was answered with {answer.status}: {answer.content.decode()}")
+            raise AfterglowError(f"{answer.request} failed with status {answer.status}: {answer.content.decode()}")
         return json.loads(answer.content) if answer.content else None
 
     def snapshot(self) -> TopicSnapshot:
         segments = self.call("GET", "segments")
-        return TopicSnapshot(self.source.ledgers(), segments)  # in this order, so that no segment ends behind the log
+        return TopicSnapshot(self.source.ledgers(), segments)  # in this order, so that no segment ends after the log
 
     def draw(self, caption: str) -> TopicSnapshot:
         """Draw the topic as it is now."""
@@ -206,10 +206,10 @@ class _TopicView(NamedTuple):
         return topic
 
     def wait(self, is_done: Callable[[TopicSnapshot], bool], caption: str, timeout_s: float) -> float:
-        """Draw the topic until a condition holds; returns the seconds that it took.
+        """Draw the topic until a condition is true; returns the seconds until then.
 
         Raises:
-            AfterglowError: It does not hold at the deadline.
+            AfterglowError: The condition is false at the deadline.
         """
         began = time.monotonic()
         while not is_done(topic := self.draw(caption)):
@@ -222,10 +222,10 @@ class _TopicView(NamedTuple):
 
 
 def _send(sender: _Sender, messages: int, view: _TopicView) -> list[int]:
-    """Send all messages at the planned rate; returns some moments on the way, in epoch milliseconds."""
+    """Send all messages at the planned rate; returns some times during the run, in epoch milliseconds."""
     times_ms: list[int] = []
     rate = max(messages / _SEND_S, 500.0)
-    # The first segment is waited for, so that the others can be seen to leave. Small segments are over too soon.
+    # Wait for the first segment, which starts Spark, so that users can watch the others. Small runs end too soon.
     pause_at = messages * 0.3 if messages >= 10_000 else messages
     began, sent = time.monotonic(), 0
     while sent < messages:
@@ -275,7 +275,7 @@ def _offload_rest(view: _TopicView) -> None:
 
 
 def _seek_by_client(reader: Any, time_ms: int) -> Position:
-    """Position of the first message that a stock reader gets after a seek by time."""
+    """Return the position of the first message that a stock reader receives after a seek by time."""
     reader.seek(time_ms)
     found = reader.read_next(timeout_millis=int(_CALL_TIMEOUT_S * 1000)).message_id()
     return Position(found.ledger_id(), found.entry_id())
@@ -313,7 +313,7 @@ class _Sender:
         producer.flush()
         deadline = time.monotonic() + _CALL_TIMEOUT_S
         while len(self._receipts) < end and time.monotonic() < deadline:
-            time.sleep(0.001)  # a flush may end a moment before the last callback
+            time.sleep(0.001)  # a flush may return just before the last callback
         for number in range(begin, end):
             result, _ = self._receipts.get(number, ("no receipt", None))
             if result != self._ok:
@@ -321,14 +321,14 @@ class _Sender:
         return end
 
     def rows(self) -> list[MessageRow]:
-        """All messages in the order of sending, with their positions as acknowledged."""
+        """Return all messages in the order of sending, with their acknowledged positions."""
         ids = [self._receipts[number][1] for number in range(len(self._sent))]
-        places = [(at.ledger_id(), at.entry_id(), at.batch_index()) for at in ids]
-        return [(*place, *sent) for place, sent in zip(places, self._sent, strict=True)]
+        positions = [(at.ledger_id(), at.entry_id(), at.batch_index()) for at in ids]
+        return [(*position, *sent) for position, sent in zip(positions, self._sent, strict=True)]
 
 
 def make_message(number: int) -> tuple[str | None, dict[str, str], int | None, bytes]:
-    """Key, properties, event time and value of a message; half of the value compresses."""
+    """Return key, properties, event time and value of a message; half of the value is compressible."""
     draw = random.Random(number)  # noqa: S311 - reproducible, not secret
     return (
         f"key-{number % 97}" if number % 3 else None,
@@ -340,7 +340,7 @@ def make_message(number: int) -> tuple[str | None, dict[str, str], int | None, b
 
 def _read_back(home: Path, name: str, sent: list[MessageRow], seeks: list[Seek], screen: Screen) -> list[str]:
     """Run step 5; returns all differences."""
-    screen.say("  The server is stopped. What follows reads the tier alone.")
+    screen.say("  The server is stopped. From here on only the tier is read.")
     with connect(home) as source:
         topic = source.topic(name)
         back = _scan(home, topic, screen)
@@ -356,7 +356,7 @@ def _read_back(home: Path, name: str, sent: list[MessageRow], seeks: list[Seek],
         in_tier = [(time_ms, topic.seek(time_ms)) for time_ms in wanted]
         wrong = [*wrong_seeks("the stock client", times, seeks), *wrong_seeks("the reader of the tier", times, in_tier)]
         if entries := source.counters.counts().entries.get(StorageTier.HOT, 0):
-            wrong.append(f"the search by time has read {entries} entries from the hot log, not from the tier")
+            wrong.append(f"the seeks by time read {entries} entries from the hot log, not from the tier")
     if not wrong:
         screen.say(
             f"  Seek by time found the very entry that a full scan finds: {len(seeks)} times through the stock client, "
@@ -389,13 +389,13 @@ def _scan(home: Path, topic: SourceTopic, screen: Screen) -> pa.Table:
 
 
 def message_rows(back: pa.Table) -> list[MessageRow]:
-    """Messages that Spark has read, in the order of reading."""
+    """Convert the result of Spark to messages, in the order of reading."""
     rows = zip(*(back.column(index).to_pylist() for index in range(len(_MESSAGE))), strict=True)
-    return [(*place, key, dict(properties), event_ms, value) for *place, key, properties, event_ms, value in rows]
+    return [(*position, key, dict(properties), event_ms, value) for *position, key, properties, event_ms, value in rows]
 
 
 def differences(sent: Sequence[MessageRow], back: Sequence[MessageRow]) -> list[str]:
-    """Describe where messages that came back differ from those that were sent, in content, position or order."""
+    """Describe differences between sent and read messages, in content, position or order."""
     if len(sent) != len(back):
         return [f"{len(sent):,} messages were sent, {len(back):,} came back"]
     moved = "from another position than the broker had acknowledged"
@@ -407,16 +407,16 @@ def differences(sent: Sequence[MessageRow], back: Sequence[MessageRow]) -> list[
 
 
 def entry_times(back: pa.Table) -> dict[Position, int]:
-    """Broker times of all entries in the order of positions, in epoch milliseconds."""
+    """Return the broker times of all entries in the order of positions, in epoch milliseconds."""
     columns = (back[name].to_pylist() for name in ("ledger_id", "entry_id", "broker_ms"))
     return {Position(ledger, entry): time_ms for ledger, entry, time_ms in zip(*columns, strict=True)}
 
 
-def wrong_seeks(who: str, times: Mapping[Position, int], seeks: Iterable[Seek]) -> list[str]:
-    """Describe seeks that did not find the first entry at or after their time, or the position behind the last."""
+def wrong_seeks(reader: str, times: Mapping[Position, int], seeks: Iterable[Seek]) -> list[str]:
+    """Describe seeks that did not find the first entry at or after their time, or the position after the last entry."""
     end = max(times).next()
     return [
-        f"{who} sought {time_ms} and found {found}, not {expected}"
+        f"{reader} sought {time_ms} and found {found}, not {expected}"
         for time_ms, found in seeks
         if (expected := next((position for position, at in times.items() if at >= time_ms), end)) != found
     ]

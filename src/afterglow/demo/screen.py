@@ -1,4 +1,4 @@
-"""Output of the demo: sentences, and on a terminal a live picture of the topic's ledgers and segments over its log."""
+"""Output of the demo: messages, and on a terminal a live chart of the ledgers and segments of the topic."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from afterglow.source.directory import SourceLedger
 
 _MARGIN: Final = 13
-"""Columns before a lane."""
+"""Columns to the left of a lane."""
 _ASCII: Final = str.maketrans("▏▒·█▓░", "|#.=+-")
 """For terminals without UTF-8."""
 
 
-class Paint(NamedTuple):
-    """The look of a range of entries."""
+class RangeStyle(NamedTuple):
+    """Style of a range of entries."""
 
     sign: str
     colour: str
     meaning: str
 
 
-HOT: Final = Paint("▒", "red", "hot")
-FREED: Final = Paint("·", "dim", "in the tier alone")
-OFFLOADED: Final = Paint("█", "cyan", "in the tier")
-UPLOADED: Final = Paint("▓", "blue", "part uploaded")
-FILLING: Final = Paint("░", "yellow", "filling")
-BLANK: Final = Paint(" ", "", "")
+HOT: Final = RangeStyle("▒", "red", "hot")
+FREED: Final = RangeStyle("·", "dim", "in the tier alone")
+OFFLOADED: Final = RangeStyle("█", "cyan", "in the tier")
+UPLOADED: Final = RangeStyle("▓", "blue", "part uploaded")
+FILLING: Final = RangeStyle("░", "yellow", "filling")
+BLANK: Final = RangeStyle(" ", "", "")
 
-Stroke = tuple[Paint, int, str]
-"""The look of a range, and the label at its start; as a number, its end in the log or its columns on the screen."""
+Stroke = tuple[RangeStyle, int, str]
+"""Style and label of a range, with its end in the log, or its number of columns on the screen."""
 
 
 class TopicSnapshot(NamedTuple):
@@ -56,7 +56,7 @@ class TopicSnapshot(NamedTuple):
         return [segment for segment in self.segments if segment["status"] == "Offloaded"]
 
     def lanes(self, width: int, entries: int) -> dict[str, list[Stroke]]:
-        """Ledgers and segments as lanes of that many columns, which stand for at least that many entries."""
+        """Return ledgers and segments as lanes of ``width`` columns, which represent at least ``entries`` entries."""
         entries = max(entries, self.entries, 1)
         lanes = {"ledgers": self._ledger_ranges(), "segments": self._segment_ranges()}
         return {name: list(_strokes(ranges, width, entries)) for name, ranges in lanes.items()}
@@ -86,7 +86,7 @@ class TopicSnapshot(NamedTuple):
 
 
 def _strokes(ranges: Iterable[Stroke], width: int, entries: int) -> Iterator[Stroke]:
-    """Columns of ranges that follow each other."""
+    """Convert the ends of consecutive ranges to columns."""
     column = 0
     for paint, end, label in (*ranges, (BLANK, entries, "")):
         until = max(min(round(end * width / entries), width), column)
@@ -96,7 +96,7 @@ def _strokes(ranges: Iterable[Stroke], width: int, entries: int) -> Iterator[Str
 
 
 class Screen:
-    """Prints the demo on the terminal, or as plain lines where there is none; a context manager."""
+    """Context manager that prints the demo on a terminal, or as plain lines without one."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -110,18 +110,18 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def say(self, sentence: str, style: str = "") -> None:
-        """Print a sentence above the live picture."""
-        self._console.print(Text(sentence, style), soft_wrap=True)
+    def say(self, message: str, style: str = "") -> None:
+        """Print a message above the live chart."""
+        self._console.print(Text(message, style), soft_wrap=True)
 
     def draw(self, topic: TopicSnapshot, entries: int, caption: str) -> None:
-        """Replace the live picture, on a terminal only; its width stands for the entries expected in the end."""
+        """Update the live chart, only on a terminal; its width represents the expected final number of entries."""
         if self._console.is_interactive:
             self._live.start()
             self._live.update(Group(*self._lines(topic, entries), Text(f"  {caption}", "italic")), refresh=True)
 
     def draw_last(self, topic: TopicSnapshot) -> None:
-        """Print a picture that stays, in place of the live one."""
+        """Replace the live chart by a permanent one."""
         self._live.stop()
         for line in self._lines(topic, topic.entries):
             self._console.print(line, soft_wrap=True)
