@@ -163,7 +163,7 @@ def test_lanes_are_drawn_and_grow_while_the_topic_is_written(
     expect(blocks(page, "hot")).to_have_count(2, timeout=WAIT_MS)
     expect(blocks(page, "hot").first).to_have_attribute("aria-label", re.compile("Closed, hot"))
     expect(blocks(page, "hot").last).to_have_attribute("aria-label", re.compile("Open, being written"))
-    expect(blocks(page, "tier").first).to_have_attribute("aria-label", re.compile("On its way"), timeout=WAIT_MS)
+    expect(blocks(page, "tier").first).to_have_attribute("aria-label", re.compile("Being offloaded"), timeout=WAIT_MS)
     expect(page.locator(".flag text")).to_have_text("fulfilment")
     # over time
     page.get_by_role("button", name="Time").click()
@@ -206,9 +206,9 @@ def test_an_offload_is_triggered(served: Served, shop: Shop, open_page: Callable
     page = open_page(served.admin_url, shop.address)
     page.get_by_role("button", name="Offload…").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("are not there yet")
+    expect(dialog).to_contain_text("are not in the tier yet")
     dialog.get_by_role("button", name="Offload").click()
-    expect(page.locator(".toast")).to_contain_text("Offload has ended", timeout=WAIT_MS)
+    expect(page.locator(".toast")).to_contain_text("Offload has finished", timeout=WAIT_MS)
     expect(blocks(page, "tier").first).to_have_attribute("aria-label", re.compile("In the tier.* 8 entries"))
     assert [row["status"] for row in shop.get("segments")] == ["Offloaded"]
     blocks(page, "tier").first.hover()
@@ -229,12 +229,12 @@ def test_whole_ledgers_are_offloaded_except_those_to_keep(
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("3 ledgers")
     dialog.get_by_label("All but the newest").check()
-    expect(dialog).to_contain_text("Nothing would go")
+    expect(dialog).to_contain_text("Nothing to offload")
     expect(dialog.get_by_role("button", name="Offload")).to_be_disabled()
     dialog.get_by_label("Size that stays").fill(str(sum(row["bytes"] for row in newest)))
     expect(dialog).to_contain_text("2 ledgers")
     dialog.get_by_role("button", name="Offload").click()
-    expect(page.locator(".toast")).to_contain_text("Offload has ended", timeout=WAIT_MS)
+    expect(page.locator(".toast")).to_contain_text("Offload has finished", timeout=WAIT_MS)
     expect(blocks(page, "tier")).to_have_count(2)
     assert [row["offloaded"] for row in shop.get("internalStats")["ledgers"]] == [True, True, False, False]
 
@@ -258,7 +258,7 @@ def test_a_policy_is_changed_and_removed_in_the_page(
     expect(row).to_contain_text("32 MiB")
     expect(row).to_contain_text("from this topic")
     assert shop.get("offloadPolicies") == {"maxSizePerOffloadSegmentMbytes": 32}
-    change("", "32 MiB → as its namespace or the broker says")
+    change("", "32 MiB → inherited")
     expect(row).to_contain_text("from the broker")
     assert shop.get("offloadPolicies") is None
 
@@ -267,7 +267,7 @@ def test_a_refusal_shows_the_brokers_reason(served: Served, shop: Shop, open_pag
     page = open_page(served.admin_url, shop.address)
     page.get_by_role("button", name="Change…").click()
     page.get_by_label("Segment size").fill("lots")
-    expect(page.get_by_role("dialog")).to_contain_text("is not understood")
+    expect(page.get_by_role("dialog")).to_contain_text("is not a valid value")
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
     page.get_by_label("Segment size").fill("0")
     page.get_by_role("button", name="Apply 1 change").click()
@@ -340,7 +340,7 @@ def test_a_partitioned_topic_is_one_row_and_shows_its_partitions(
     page.get_by_role("button", name="Seek s").click()
     page.get_by_role("radio", name="Earliest").check()
     page.get_by_role("dialog").get_by_role("button", name="Seek").click()
-    expect(page.locator(".toast")).to_contain_text("was moved")
+    expect(page.locator(".toast")).to_contain_text("was reset")
     page.get_by_role("link", name="parts-partition-1").click()
     expect(page.get_by_text("It has the policies of public/default/parts")).to_be_visible()
 
@@ -384,7 +384,7 @@ def test_the_page_asks_for_a_token_if_the_broker_needs_one(
     dialog.get_by_role("button", name="Use this token").click()
     expect(page.get_by_text("There are no topics yet")).to_be_visible()
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 1, ""]
-    page.get_by_role("button", name="Forget token").click()
+    page.get_by_role("button", name="Remove token").click()
     expect(page.get_by_role("dialog")).to_contain_text("token")
 
 

@@ -1,35 +1,35 @@
-// Calls of the admin API. A token that was asked for is kept for this tab only.
+// Calls of the admin API. The token is stored for this tab only.
 
 const TOKEN = "afterglow.token";
-const PATIENCE_MS = 20_000;
+const TIMEOUT_MS = 20_000;
 
 let ask = null;
 let asking = null;
 
-/** The broker said no, or nothing. */
+/** The broker refused a call, or did not answer. */
 export class CallFailed extends Error {
   constructor(status, reason) {
     super(reason);
     this.status = status;
   }
 
-  /** Whether the broker cannot be reached, or not now; else it has understood, and refused. */
+  /** Whether the broker cannot be reached now; else it refused the call. */
   get silent() {
     return this.status === 0 || this.status >= 500;
   }
 }
 
-/** Say who asks for a token: a function from the broker's reason to a promise of a token, or of null. */
+/** Set the function that prompts for a token: from the broker's reason to a promise of a token, or of null. */
 export function askWith(asker) {
   ask = asker;
 }
 
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
-export const forgetToken = () => sessionStorage.removeItem(TOKEN);
+export const removeToken = () => sessionStorage.removeItem(TOKEN);
 
 /**
- * Call the broker; gives the JSON of its answer, or null where it has none.
- * @throws {CallFailed} with the broker's own reason where it refused.
+ * Call the broker; returns the JSON of its answer, or null for an empty one.
+ * @throws {CallFailed} with the broker's reason if it refused.
  */
 export async function call(method, path, body) {
   for (;;) {
@@ -37,7 +37,7 @@ export async function call(method, path, body) {
     const answer = await send(method, path, body, used);
     if (answer.status !== 401) return read(answer);
     const reason = await reasonOf(answer);
-    // Another call may have got a token meanwhile; then it is tried with that.
+    // Another call may have got a token meanwhile: retry with that one.
     if (used === sessionStorage.getItem(TOKEN)) {
       asking ??= ask(reason).finally(() => (asking = null));
       const token = await asking;
@@ -59,11 +59,11 @@ async function send(method, path, body, token) {
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
       redirect: "error",
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
     });
   } catch (error) {
     const late = error.name === "TimeoutError";
-    throw new CallFailed(0, late ? `no answer within ${PATIENCE_MS / 1000} s` : "the broker cannot be reached");
+    throw new CallFailed(0, late ? `no answer within ${TIMEOUT_MS / 1000} s` : "the broker cannot be reached");
   }
 }
 
@@ -73,7 +73,7 @@ async function read(answer) {
   try {
     return await answer.json();
   } catch {
-    throw new CallFailed(0, "the answer was cut short");
+    throw new CallFailed(0, "the answer is incomplete");
   }
 }
 
@@ -85,7 +85,7 @@ async function reasonOf(answer) {
   }
 }
 
-/** The path of a topic, given as `tenant/namespace` and its own name, each part encoded once. */
+/** The path of a topic, each segment encoded once. */
 export function topicPath(topic, ...below) {
   const parts = topic.replace(/^persistent:\/\//, "").split("/");
   return ["persistent", ...parts, ...below].map(encodeURIComponent).join("/");

@@ -8,12 +8,12 @@ import { roundUp } from "./ticks.js";
 const HEIGHT = 96;
 const TOP = 8;
 const FOOT = 18;
-const SHORTEST_MS = 60_000; // a fresh page has little to show, and fills its plots anyway
+const SHORTEST_MS = 60_000; // of the time axis, also when there are fewer samples
 
 export class Chart {
   /**
-   * @param title What it shows.
-   * @param format From a value to words.
+   * @param title Title of the chart.
+   * @param format From a value to text.
    * @param series `[key of the samples, label]`; the first line is solid, the second dashed.
    */
   constructor(title, format, series, least = 1) {
@@ -70,7 +70,7 @@ export class Chart {
     this.read(this.at ?? null);
   }
 
-  /** Show the values at a place of the plot, or the newest. */
+  /** Show the values at an x coordinate of the plot, or the newest ones. */
   read(x) {
     this.at = x;
     const { samples } = this;
@@ -83,7 +83,7 @@ export class Chart {
   }
 }
 
-/** A format whose scale goes up in powers of two: of bytes. */
+/** A format of bytes, whose scale grows in powers of two. */
 export function inBytes(format) {
   const found = (value) => format(value);
   found.roundUp = (value) => 2 ** Math.ceil(Math.log2(value));

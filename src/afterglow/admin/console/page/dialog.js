@@ -1,15 +1,15 @@
-// One dialog at a time: what will happen, and a button that does it. Refused: the broker's own reason, and it stays open.
+// Modal dialog with the effect of an action and a button that confirms it. If the broker refuses, its reason is shown.
 
 import { h } from "./dom.js";
 
 /**
- * Ask before something is done.
- * @param title What it is about.
- * @param body Nodes that say what will happen.
- * @param confirm The button's words.
- * @param act Does it; what it throws is shown.
- * @param cancelled Called where nothing is to be done.
- * @returns what changes the dialog: `{ confirm, enable }`
+ * Confirm an action.
+ * @param title Title of the dialog.
+ * @param body Nodes that describe the effect.
+ * @param confirm Label of the button.
+ * @param act Performs the action; the message of an error is shown.
+ * @param cancelled Called if the dialog is cancelled.
+ * @returns functions that change the dialog: `{ confirm, enable }`
  */
 export function openDialog({ title, body, confirm, act, cancelled = () => {} }) {
   let done = false;

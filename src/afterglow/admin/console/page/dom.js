@@ -1,4 +1,4 @@
-// Elements without markup: everything that comes from elsewhere becomes text, never HTML.
+// DOM elements without markup: values become text, never HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,7 +13,7 @@ function fill(node, properties, children) {
   return node;
 }
 
-/** An HTML element; properties that begin with `on` are listeners, all others attributes. */
+/** An HTML element; properties that start with `on` are listeners, all others attributes. */
 export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
@@ -23,7 +23,7 @@ export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Set attributes that have changed. */
+/** Set the attributes that differ. */
 export function set(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     const text = String(value);
@@ -31,12 +31,12 @@ export function set(node, attributes) {
   }
 }
 
-/** Set the text of an element where it has changed, so that selections and screen readers are left alone. */
+/** Set the text of an element if it differs, so that selections and screen readers are not disturbed. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Have a parent hold one child per key, in this order; known ones are kept, so that focus and hover stay. */
+/** Give a parent one child per key, in this order; existing children are reused, so that focus and hover stay. */
 export function keyed(parent, known, items, make, update) {
   const wanted = new Set(items.map(([key]) => key));
   for (const [key, node] of known) {

@@ -1,4 +1,4 @@
-// A row of figures: a name, a value, and what it means.
+// A row of statistics: name, value, and explanation.
 
 import { h, say, set } from "./dom.js";
 import { percent } from "./format.js";
@@ -28,7 +28,7 @@ export class Figures {
   }
 }
 
-/** A thin bar that is filled to a share. */
+/** Fill a bar to a share. */
 export function fillMeter(meter, share) {
   meter.hidden = false;
   set(meter, { role: "img", "aria-label": `${percent(share)} in the tier` });

@@ -1,4 +1,4 @@
-// Numbers and times for people, and back.
+// Formatting and parsing of numbers, sizes and times.
 
 const whole = new Intl.NumberFormat("en");
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -28,7 +28,7 @@ export function bytes(number) {
 export const perSecond = (number) => `${number && number < 10 ? figures(number) : compact(Math.round(number))}/s`;
 export const bytesPerSecond = (number) => `${bytes(number)}/s`;
 
-/** A length of time: 0.4 s · 12 s · 3 min · 2 h 5 min · 4 d */
+/** A duration: 0.4 s · 12 s · 3 min · 2 h 5 min · 4 d */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "unknown";
   if (seconds < 10) return `${seconds.toFixed(1).replace(/\.0$/, "")} s`;
@@ -44,7 +44,7 @@ export function span(seconds) {
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
-/** A moment in the reader's own time zone; the day only where it is not today. */
+/** A time in the browser's time zone; with the day unless it is today. */
 export function time(ms) {
   if (!ms) return "unknown";
   const date = new Date(ms);
@@ -57,19 +57,19 @@ export const percent = (ratio) => `${ratio > 0 && ratio < 0.01 ? "<1" : Math.flo
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 export const position = (at) => (at ? `${at.ledger_id}:${at.entry_id}` : "open");
 
-/** Bytes of `64M`, `1.5 GiB`, `4096`; null where it is no size. */
+/** Bytes of `64M`, `1.5 GiB`, `4096`; null if it is not a size. */
 export function parseBytes(text) {
   const found = /^(-?\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(text.trim());
   return found ? Math.round(Number(found[1]) * STEPS[found[2].toLowerCase()]) : null;
 }
 
-/** Milliseconds of `90s`, `10m`, `4h`, `2d`, or of bare seconds; null where it is no length of time. */
+/** Milliseconds of `90s`, `10m`, `4h`, `2d`, or of bare seconds; null if it is not a duration. */
 export function parseSpan(text) {
   const found = /^(-?\d+(?:\.\d+)?)\s*(ms|sec|min|s|m|h|d|w|)$/i.exec(text.trim());
   return found ? Math.round(Number(found[1]) * SPANS[found[2].toLowerCase()]) : null;
 }
 
-/** A topic's full name, taken apart. */
+/** The parts of a topic's full name. */
 export function parseTopic(name) {
   const parts = name.replace(/^persistent:\/\//, "").split("/");
   return { namespace: parts.slice(0, -1).join("/"), local: parts.at(-1), reachable: parts.length === 3 };

@@ -1,17 +1,17 @@
-// What a block is, in words and numbers.
+// Details of blocks.
 
 import { h } from "./dom.js";
 import { bytes, compact, count, plural, position, span, time } from "./format.js";
 import { STATUSES } from "./log_model.js";
 
 /**
- * The details of some blocks.
- * @param shown The blocks, as the lanes have them.
- * @param log The whole log, for what lies beside.
- * @param seek Moves a subscription.
+ * The details of a group of blocks.
+ * @param shown The group.
+ * @param log The whole log.
+ * @param seek Resets a subscription.
  */
 export function details(shown, log, seek) {
-  if (!shown) return [h("p", { class: "hint" }, "Nothing was written yet.")];
+  if (!shown) return [h("p", { class: "hint" }, "The topic is empty.")];
   if (shown.lane === "cursor") return shown.blocks.map((cursor) => ofCursor(cursor.row, seek));
   if (shown.blocks.length > 1) return ofMany(shown);
   const [block] = shown.blocks;
@@ -55,7 +55,7 @@ function ofObject({ row, t0, t1, x0, x1, status }, log) {
       ["Written", `${time(t0)} – ${row.end ? time(t1) : "now"}`],
       row.assigned_ms && ["Assigned", time(row.assigned_ms)],
       ["Offloaded", row.offloaded_ms ? `${time(row.offloaded_ms)}${took(row)}` : "not yet"],
-      ["Place", [row.driver, row.bucket].filter(Boolean).join(" · ") || "unknown", "wide"],
+      ["Tier location", [row.driver, row.bucket].filter(Boolean).join(" · ") || "unknown", "wide"],
       ["Object", row.key ?? "not known yet", "wide code"],
       !row.key?.includes(row.id) && ["Id", row.id, "wide code"],
     ),
@@ -72,7 +72,7 @@ function ofMany(shown) {
   const ends = [blocks[0], blocks.at(-1)].map((block) => (shown.lane === "hot" ? block.row.ledger_id : position(block.row.begin)));
   return [
     head(plural(blocks.length, what), status),
-    h("p", { class: "why" }, `Too narrow to be told apart here: ${counted.join(", ")}. Show a newer part of the log, or look over the other axis.`),
+    h("p", { class: "why" }, `Too narrow to be drawn separately: ${counted.join(", ")}. Show a newer part of the log, or use the other axis.`),
     pairs(["From", ends[0]], ["To", ends[1]], ["Entries", count(sum("entries"))], ["Size", bytes(sum("bytes"))], ["Written", `${time(blocks[0].t0)} – ${time(blocks.at(-1).t1)}`]),
   ];
 }
@@ -86,7 +86,7 @@ function ofCursor(row, seek) {
   );
 }
 
-/** Why it is where it is; a sentence that tells of an error says it all. */
+/** The explanation of a block and its error, unless the explanation contains it. */
 function reason(sentence, error) {
   if (!error) return [sentence && h("p", { class: "why" }, sentence)];
   if (sentence?.includes(error)) return [h("p", { class: "problem" }, sentence)];

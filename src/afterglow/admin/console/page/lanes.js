@@ -1,4 +1,4 @@
-// Draws a log: hot ledgers above, the tier below, subscriptions across. Blocks keep their elements while they live.
+// Drawing of a log: hot ledgers above, the tier below, subscriptions across. Elements of blocks are reused.
 
 import { keyed, s, say, set } from "./dom.js";
 import { compact, plural, position } from "./format.js";
@@ -9,16 +9,16 @@ const LANE = 44;
 const LABEL = 20;
 const AXIS = 30;
 const FLAG = 18;
-const MOST_FLAG_ROWS = 3;
+const MAX_FLAG_ROWS = 3;
 const LANES = [
   ["hot", "Hot log"],
   ["tier", "Tier"],
 ];
 
 export class Lanes {
-  /** @param looked Called with the blocks that somebody looks at (null: none), and whether they are to stay shown. */
-  constructor(looked) {
-    this.looked = looked;
+  /** @param onSelect Called with the blocks that are pointed at (null: none), and whether they stay selected. */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
     this.axis = "entries";
     this.part = 1;
     this.focusKey = null;
@@ -32,14 +32,14 @@ export class Lanes {
     this.ticks = s("g", { class: "ticks", "aria-hidden": "true" });
     this.node = s(
       "svg",
-      { class: "lanes", role: "group", "aria-label": "The log. Arrow keys go from block to block." },
+      { class: "lanes", role: "group", "aria-label": "The log. Arrow keys move between blocks." },
       patterns(),
       this.ticks,
       LANES.map(([lane]) => [this.names[lane], this.grounds[lane], this.lanes[lane]]),
       this.flags,
     );
     this.node.addEventListener("keydown", (event) => this.move(event));
-    this.node.addEventListener("pointerleave", () => this.looked(null, false));
+    this.node.addEventListener("pointerleave", () => this.onSelect(null, false));
     new ResizeObserver(() => this.model && this.draw(this.model)).observe(this.node);
   }
 
@@ -79,15 +79,15 @@ export class Lanes {
       groups.map((group) => [group.key, group]),
       () => {
         const node = s("g", { role: "option", "aria-selected": "false" }, s("rect", { class: "base", rx: 3 }), s("rect", { class: "filled", rx: 3 }), s("rect", { class: "mark", rx: 3 }), s("text", { class: "name", "aria-hidden": "true" }));
-        const look = (stay) => () => this.looked(node.group, stay);
-        node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && look(false)());
+        const select = (stay) => () => this.onSelect(node.group, stay);
+        node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && select(false)());
         node.addEventListener("click", () => {
           this.focusKey = node.group.blocks[0].key;
-          look(true)();
+          select(true)();
         });
         node.addEventListener("focus", () => {
           this.focusKey = node.group.blocks[0].key;
-          look(true)();
+          select(true)();
         });
         return node;
       },
@@ -122,10 +122,10 @@ export class Lanes {
       item.text = item.cursors.length > 1 ? `${item.cursors[0].label} +${item.cursors.length - 1}` : item.cursors[0].label;
       if (item.text.length > 26) item.text = `${item.text.slice(0, 25)}…`;
       const length = item.text.length * 7 + 14;
-      item.left = item.x + length > width; // no room on its right
+      item.left = item.x + length > width; // no space on its right
       const start = item.left ? item.x - length : item.x;
       let row = ends.findIndex((until) => until <= start);
-      if (row < 0) row = Math.min(ends.length, MOST_FLAG_ROWS - 1);
+      if (row < 0) row = Math.min(ends.length, MAX_FLAG_ROWS - 1);
       ends[row] = item.left ? item.x + 4 : item.x + length;
       item.row = row;
     }
@@ -139,10 +139,10 @@ export class Lanes {
       items.map((item) => [item.key, item]),
       () => {
         const node = s("g", { class: "flag", role: "button", tabindex: 0 }, s("line"), s("path"), s("text"));
-        const look = (stay) => () => this.looked({ lane: "cursor", key: node.item.key, blocks: node.item.cursors }, stay);
-        node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && look(false)());
-        node.addEventListener("click", look(true));
-        node.addEventListener("focus", look(true));
+        const select = (stay) => () => this.onSelect({ lane: "cursor", key: node.item.key, blocks: node.item.cursors }, stay);
+        node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && select(false)());
+        node.addEventListener("click", select(true));
+        node.addEventListener("focus", select(true));
         return node;
       },
       (node, item) => {
@@ -174,7 +174,7 @@ export class Lanes {
     );
   }
 
-  /** Arrow keys: along a lane, and from lane to lane. */
+  /** Arrow keys move along a lane and between lanes. */
   move(event) {
     const at = event.target.closest?.("[role=option]")?.group;
     if (!at) return;
@@ -198,14 +198,14 @@ export class Lanes {
     this.known[wanted.lane].get(wanted.key).focus();
   }
 
-  /** The blocks that now stand for those with a key. */
+  /** The group that contains the block with a key. */
   find(key) {
     const cursor = this.model.cursors.find((found) => found.key === key);
     if (cursor) return { lane: "cursor", key, blocks: [cursor] };
     return [...this.groups.hot, ...this.groups.tier].find((group) => group.blocks.some((block) => block.key === key)) ?? null;
   }
 
-  /** Mark the blocks that are shown in detail. */
+  /** Mark the blocks whose details are shown. */
   select(shown) {
     for (const lane of ["hot", "tier"]) {
       for (const node of this.known[lane].values()) set(node, { "aria-selected": node.group === shown });
@@ -224,7 +224,7 @@ function spoken(group) {
   return `${what} ${first.label}, ${STATUSES[group.status]}, from ${position(row.begin)} to ${position(row.end)}, ${compact(row.entries)} entries`;
 }
 
-/** What tells statuses apart besides their colour. */
+/** Patterns that distinguish statuses without colour. */
 function patterns() {
   const tile = (id, size, ...marks) => s("pattern", { id, width: size, height: size, patternUnits: "userSpaceOnUse" }, marks);
   return s(

@@ -1,18 +1,18 @@
-// A topic's log as blocks on two lanes, over entries and over time. No drawing here: pure functions.
+// Model of a topic's log: blocks on two lanes, by entries and by time. Pure functions.
 
-/** How statuses are called, the most urgent first: it names a block that stands for several. */
+/** Labels of statuses, the most urgent first: a group of blocks has the status of its most urgent one. */
 export const STATUSES = {
-  Failed: "Failed, tried again",
-  Assigned: "On its way",
+  Failed: "Failed, will be retried",
+  Assigned: "Being offloaded",
   open: "Open, being written",
   closed: "Closed, hot",
   Offloaded: "In the tier",
-  gone: "Hot copy gone",
+  gone: "Hot copy deleted",
 };
 
 const URGENCY = Object.keys(STATUSES);
 
-/** What is known of a log after an answer that begins with ledger `from`. */
+/** Merge an answer that starts at ledger `from` into a log. */
 export function merged(before, answer, from) {
   if (!before || !from) return answer;
   const first = answer.first_ledger_id;
@@ -27,13 +27,13 @@ export function merged(before, answer, from) {
   };
 }
 
-/** The first ledger that may still change while it is written; what lies before is asked for now and then. */
-export function firstMoving(log) {
-  const moving = log.ledgers.find((row) => row.status === "open" || !["offloaded", "freed", "waiting-for-lag"].includes(row.state));
-  return moving?.ledger_id ?? log.ledgers.at(-1)?.ledger_id ?? 0;
+/** The first ledger that may still change; earlier ones are fetched less often. */
+export function firstChanging(log) {
+  const changing = log.ledgers.find((row) => row.status === "open" || !["offloaded", "freed", "waiting-for-lag"].includes(row.state));
+  return changing?.ledger_id ?? log.ledgers.at(-1)?.ledger_id ?? 0;
 }
 
-/** Blocks of both lanes and marks of cursors; each has a range of entries `x0…x1` and of time `t0…t1`. */
+/** Blocks of both lanes and cursors; each has a range of entries `x0…x1` and of time `t0…t1`. */
 export function modelOf(log) {
   const starts = new Map(log.ledgers.map((row) => [row.ledger_id, row]));
   const rank = (at) => {
@@ -76,7 +76,7 @@ export function modelOf(log) {
         x1: Math.max(x1, x0),
         t0: found.first_ms ?? timeAt(x0),
         t1: found.last_ms ?? timeAt(Math.max(x1, x0)),
-        // how much of it is up there already
+        // the uploaded share
         filled: found.status === "Offloaded" ? 1 : x1 > x0 ? Math.min(found.entries / (x1 - x0), 1) : 0,
         row: found,
       };
@@ -99,7 +99,7 @@ export function modelOf(log) {
   };
 }
 
-/** When the entry at an index was written, as far as the ends of ledgers tell. */
+/** Time of the entry at an index, interpolated between the ends of ledgers. */
 function interpolation(blocks, nowMs) {
   const written = blocks.filter((block) => block.x1 > block.x0);
   return (index) => {
@@ -118,7 +118,7 @@ function interpolation(blocks, nowMs) {
 }
 
 /**
- * Blocks as they fit on the screen: neighbours that are narrower than `least` become one, up to `most` wide.
+ * Groups of blocks for drawing: neighbours that are narrower than `least` become one group, up to `most` wide.
  * @param scale From a block to its two ends in pixels.
  */
 export function fitted(blocks, scale, least = 4, most = 12) {
@@ -142,7 +142,7 @@ function mostUrgent(blocks) {
   return URGENCY[Math.min(...blocks.map((block) => URGENCY.indexOf(block.status)))];
 }
 
-/** The ledger before which everything goes to the tier, if the newest `keep` bytes stay; null where nothing goes. */
+/** The first ledger that is not offloaded if the newest `keep` bytes are kept; null if nothing is offloaded. */
 export function firstKept(ledgers, keep) {
   const newest = ledgers.at(-1);
   if (!newest) return null;

@@ -1,4 +1,4 @@
-// The page: which view is shown, and that it follows the broker.
+// Entry point: shows the view of the address and refreshes it.
 
 import { get, topicPath } from "./api.js";
 import { h } from "./dom.js";
@@ -13,7 +13,7 @@ const content = document.getElementById("content");
 let poll = null;
 let shows = 0;
 
-/** The view of an address: `#/` all topics, `#/topic/TENANT/NAMESPACE/NAME` one. */
+/** The view of an address: `#/` for all topics, `#/topic/TENANT/NAMESPACE/NAME` for one. */
 async function viewOf(address, ask) {
   const found = /^#\/topic\/([^/]+)\/([^/]+)\/([^/]+)$/.exec(address);
   if (!found) return new OverviewView(ask);
@@ -29,7 +29,7 @@ function show() {
   let view = null;
   const ask = () => poll?.now();
   const work = async () => {
-    // The view itself may need an answer first: the poll asks until there is one.
+    // Choosing the view needs a call: the poll repeats it until it succeeds.
     if (!view) {
       const made = await viewOf(location.hash, ask);
       if (mine !== shows) return;
@@ -53,7 +53,7 @@ function show() {
 }
 
 addEventListener("error", (event) => broken(event.message));
-addEventListener("unhandledrejection", (event) => broken(event.reason?.message ?? "an action has failed"));
+addEventListener("unhandledrejection", (event) => broken(event.reason?.message ?? "an action failed"));
 addEventListener("hashchange", () => {
   if (location.hash !== "#content") show();
 });

@@ -1,4 +1,4 @@
-// What the page has to say about itself: whether it is live, one banner when it is not, and what became of actions.
+// Status of the page: whether it is live, a banner if it is not, and results of actions.
 
 import { h, say } from "./dom.js";
 import { time } from "./format.js";
@@ -15,28 +15,28 @@ export function answered() {
   lastMs = Date.now();
   live.dataset.state = "live";
   say(live, "Live");
-  live.title = "The page follows the broker while it is in front.";
+  live.title = "The page is refreshed while its tab is visible.";
   if (banner.dataset.kind === "silent") banner.hidden = true;
 }
 
-/** The broker does not answer: one banner, and what is on the page stays. */
+/** The broker does not answer: show a banner, and keep the last data. */
 export function silent(reason, againMs, retry) {
   live.dataset.state = "silent";
   say(live, "Not live");
-  const since = lastMs === null ? "" : ` What you see is of ${time(lastMs)}.`;
-  show("silent", `The broker does not answer: ${reason}.${since} Trying again in ${Math.round(againMs / 1000)} s.`, retry);
+  const since = lastMs === null ? "" : ` The data is from ${time(lastMs)}.`;
+  show("silent", `The broker does not answer: ${reason}.${since} Next attempt in ${Math.round(againMs / 1000)} s.`, retry);
 }
 
-/** The broker has refused to show something. */
+/** The broker refused a call. */
 export function refused(reason, retry) {
   live.dataset.state = "silent";
   say(live, "Not live");
   show("silent", reason, retry);
 }
 
-/** The page itself is at fault. */
+/** The page itself failed. */
 export function broken(message) {
-  show("broken", `The page failed: ${message}. Load it again; what the broker does is not affected.`, () => location.reload());
+  show("broken", `The page failed: ${message}. Reload it; the broker is not affected.`, () => location.reload());
 }
 
 function show(kind, text, retry) {
@@ -45,7 +45,7 @@ function show(kind, text, retry) {
   banner.hidden = false;
 }
 
-/** A line that says what became of an action; it can be changed, and goes by itself. */
+/** Show the result of an action; the returned function changes it. It disappears after a while. */
 export function toast(text, kind = "done") {
   const line = h("p", { class: "toast", "data-kind": kind }, text);
   toasts.append(line);

@@ -1,4 +1,4 @@
-// Tiers that do not answer: which, since when, and why.
+// Tiers that are unavailable, with time and reason.
 
 import { h, keyed, say } from "./dom.js";
 import { span, time } from "./format.js";
@@ -15,7 +15,7 @@ export class Outages {
       this.known,
       outages.map((outage) => [outage.location, outage]),
       () => h("p", { class: "problem" }),
-      (node, { location, since_ms: since, error }) => say(node, `The tier ${location} has been unavailable since ${time(since)}, for ${span((nowMs - since) / 1000)}: ${error}. What waits for it is tried again as soon as it answers.`),
+      (node, { location, since_ms: since, error }) => say(node, `The tier ${location} has been unavailable since ${time(since)}, for ${span((nowMs - since) / 1000)}: ${error}. Pending work is retried once it answers.`),
     );
   }
 }

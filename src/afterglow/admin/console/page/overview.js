@@ -1,4 +1,4 @@
-// All topics, a page at a time: the broker filters and sorts, so that thousands are no burden here.
+// View of all topics in pages; the broker filters and sorts, so that thousands of topics are fast.
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -11,8 +11,8 @@ import { TopicTable } from "./topic_table.js";
 
 const PAGE = 50;
 
-/** What is looked for stays while one goes to a topic and back. */
-const wanted = { filter: "", sort: "topic", descending: false, offset: 0 };
+/** The query; it stays while the user visits a topic. */
+const query = { filter: "", sort: "topic", descending: false, offset: 0 };
 
 export class OverviewView {
   static everyMs = 3000;
@@ -24,11 +24,11 @@ export class OverviewView {
     this.figures = new Figures("Topics", "Log", "In the tier", "Lag", "In", "Out");
     this.chart = new Chart("Messages per second", perSecond, [["in", "in"], ["out", "out"]]);
     this.table = new TopicTable("Topics", (column) => this.sort(column));
-    this.filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name", "aria-label": "Filter topics by name", autocomplete: "off", spellcheck: "false", value: wanted.filter, oninput: () => this.typed() });
+    this.filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name", "aria-label": "Filter topics by name", autocomplete: "off", spellcheck: "false", value: query.filter, oninput: () => this.typed() });
     this.order = h(
       "select",
       { "aria-label": "Sort by", class: "narrow-only", onchange: () => this.sort(this.order.value) },
-      [["topic", "By name"], ["lag", "By lag"], ["size", "By size"], ["state", "Failing first"], ["in", "By rate in"], ["backlog", "By backlog"]].map(([value, label]) => h("option", { value, selected: value === wanted.sort }, label)),
+      [["topic", "By name"], ["lag", "By lag"], ["size", "By size"], ["state", "Failing first"], ["in", "By rate in"], ["backlog", "By backlog"]].map(([value, label]) => h("option", { value, selected: value === query.sort }, label)),
     );
     this.summary = h("p", { class: "hint", role: "status" });
     this.empty = h("p", { class: "empty", hidden: true });
@@ -43,15 +43,15 @@ export class OverviewView {
       h("section", { class: "card summary" }, this.figures.node, this.chart.node),
       h("section", { class: "card" }, h("div", { class: "tools" }, this.filter, this.order, this.summary, this.pager), this.table.node, this.empty),
     );
-    this.table.sortedBy(wanted.sort, wanted.descending);
+    this.table.sortedBy(query.sort, query.descending);
   }
 
   async refresh() {
-    const { filter, sort, descending, offset } = wanted;
-    const query = new URLSearchParams({ filter, sort, descending, offset, limit: PAGE });
-    const found = await get(`afterglow/topics?${query}`);
+    const { filter, sort, descending, offset } = query;
+    const parameters = new URLSearchParams({ filter, sort, descending, offset, limit: PAGE });
+    const found = await get(`afterglow/topics?${parameters}`);
     if (offset && offset >= found.matching) {
-      wanted.offset = 0;
+      query.offset = 0;
       return this.refresh();
     }
     this.show(found, offset);
@@ -73,7 +73,7 @@ export class OverviewView {
     this.table.update(found.topics);
     this.table.node.hidden = !found.topics.length;
     this.empty.hidden = Boolean(found.topics.length);
-    say(this.empty, found.total ? `No topic has “${wanted.filter}” in its name.` : "There are no topics yet. Any Pulsar client that produces to one makes it.");
+    say(this.empty, found.total ? `No topic has “${query.filter}” in its name.` : "There are no topics yet. A Pulsar client that produces to a topic creates it.");
     const last = Math.min(offset + PAGE, found.matching);
     say(this.summary, found.matching > PAGE ? `${count(offset + 1)}–${count(last)} of ${plural(found.matching, "topic")}` : plural(found.matching, "topic"));
     this.pager.hidden = found.matching <= PAGE;
@@ -84,22 +84,22 @@ export class OverviewView {
   typed() {
     clearTimeout(this.typing);
     this.typing = setTimeout(() => {
-      wanted.filter = this.filter.value.trim();
-      wanted.offset = 0;
+      query.filter = this.filter.value.trim();
+      query.offset = 0;
       this.ask();
     }, 200);
   }
 
   sort(column) {
-    wanted.descending = wanted.sort === column ? !wanted.descending : column !== "topic";
-    wanted.sort = column;
-    wanted.offset = 0;
-    this.table.sortedBy(column, wanted.descending);
+    query.descending = query.sort === column ? !query.descending : column !== "topic";
+    query.sort = column;
+    query.offset = 0;
+    this.table.sortedBy(column, query.descending);
     this.ask();
   }
 
   turn(by) {
-    wanted.offset = Math.max(wanted.offset + by, 0);
+    query.offset = Math.max(query.offset + by, 0);
     this.ask();
   }
 }

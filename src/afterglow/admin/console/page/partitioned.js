@@ -1,4 +1,4 @@
-// A partitioned topic: its partitions, and what is done to all of them.
+// View of a partitioned topic: its partitions, and actions on all of them.
 
 import { get, topicPath } from "./api.js";
 import { h } from "./dom.js";
@@ -11,7 +11,7 @@ import { seek } from "./seek.js";
 import { Subscriptions } from "./subscriptions.js";
 import { TopicTable } from "./topic_table.js";
 
-const MOST = 1000;
+const MAX_PARTITIONS = 1000;
 
 export class PartitionedView {
   static everyMs = 3000;
@@ -37,7 +37,7 @@ export class PartitionedView {
   }
 
   async refresh() {
-    const found = await get(`afterglow/topics?${new URLSearchParams({ partitionsOf: `persistent://${this.topic}`, limit: MOST })}`);
+    const found = await get(`afterglow/topics?${new URLSearchParams({ partitionsOf: `persistent://${this.topic}`, limit: MAX_PARTITIONS })}`);
     const names = await get(topicPath(this.topic, "subscriptions"));
     if (!this.policy.rows) await this.policy.refresh(null);
     this.rows = found.topics;

@@ -1,4 +1,4 @@
-// What holds for a topic, where it comes from, and changing it for this topic alone.
+// Effective policy of a topic with origins, and a dialog that changes the topic's own policies.
 
 import { call, get, topicPath } from "./api.js";
 import { openDialog } from "./dialog.js";
@@ -18,25 +18,25 @@ const SECONDS = { shown: off(span), parse: orOff(scaled(parseSpan, 1000)), examp
 const MILLIS = { shown: off((value) => span(value / 1000)), parse: orOff(parseSpan), example: "4 h" };
 const choice = (words) => ({ words, shown: (value) => words[value] ?? String(value) });
 
-/** What can be changed here. */
+/** Fields that can be changed. */
 export const FIELDS = [
-  { key: "streamingOffloadEnabled", label: "Streaming", help: "Goes to the tier while it is written.", ...choice({ true: "on", false: "off" }) },
-  { key: "maxOffloadSegmentSizeInBytes", short: "maxSizePerOffloadSegmentMbytes", label: "Segment size", help: "A segment is closed when it has so much.", ...SIZE },
-  { key: "maxOffloadSegmentRolloverTimeInSeconds", short: "maxOffloadSegmentRolloverTimeMinutes", label: "Segment time", help: "Or so long after its first entry.", ...SECONDS },
-  { key: "managedLedgerOffloadThresholdInBytes", label: "Threshold by size", help: "Without streaming: closed ledgers beyond so much go.", ...SIZE, example: "10 GiB" },
-  { key: "managedLedgerOffloadThresholdInSeconds", label: "Threshold by age", help: "Without streaming: ledgers go so long after their close.", ...SECONDS, example: "1 h" },
-  { key: "managedLedgerOffloadDeletionLagInMillis", label: "Deletion lag", help: "The hot copy goes so long after the offload.", ...MILLIS },
-  { key: "managedLedgerOffloadedReadPriority", label: "Read priority", help: "Which copy serves a read while both exist.", ...choice({ TIERED_STORAGE_FIRST: "tier first", BOOKKEEPER_FIRST: "hot log first" }) },
+  { key: "streamingOffloadEnabled", label: "Streaming", help: "Offload entries while the topic is written.", ...choice({ true: "on", false: "off" }) },
+  { key: "maxOffloadSegmentSizeInBytes", short: "maxSizePerOffloadSegmentMbytes", label: "Segment size", help: "A segment is closed at this size.", ...SIZE },
+  { key: "maxOffloadSegmentRolloverTimeInSeconds", short: "maxOffloadSegmentRolloverTimeMinutes", label: "Segment time", help: "Or at this age of its first entry.", ...SECONDS },
+  { key: "managedLedgerOffloadThresholdInBytes", label: "Threshold by size", help: "Without streaming: closed ledgers beyond this size are offloaded.", ...SIZE, example: "10 GiB" },
+  { key: "managedLedgerOffloadThresholdInSeconds", label: "Threshold by age", help: "Without streaming: ledgers are offloaded this long after their close.", ...SECONDS, example: "1 h" },
+  { key: "managedLedgerOffloadDeletionLagInMillis", label: "Deletion lag", help: "The hot copy is deleted this long after the offload.", ...MILLIS },
+  { key: "managedLedgerOffloadedReadPriority", label: "Read priority", help: "The copy that serves reads while both exist.", ...choice({ TIERED_STORAGE_FIRST: "tier first", BOOKKEEPER_FIRST: "hot log first" }) },
 ];
 
 const ORIGINS = { topic: "this topic", namespace: "its namespace", broker: "the broker", default: "the default" };
 const EXTRA = "managedLedgerExtraConfigurations";
 
-/** The card that shows what holds. */
+/** The card of the effective policy. */
 export class PolicyCard {
-  constructor(topic, changed) {
+  constructor(topic, onChange) {
     this.topic = topic;
-    this.changed = changed;
+    this.onChange = onChange;
     this.rows = null;
     this.list = h("dl", { class: "policy" });
     this.button = h("button", { type: "button", class: "quiet", disabled: true, onclick: () => this.change() }, "Change…");
@@ -44,14 +44,14 @@ export class PolicyCard {
     this.node = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Policy"), this.button), this.list, this.note);
   }
 
-  /** @param base The partitioned topic that a partition belongs to, which has the policies; else null. */
+  /** @param base The partitioned topic of a partition, which has the policies; else null. */
   async refresh(base) {
     this.target = base ?? this.topic;
     const found = await get(topicPath(this.topic, "policy"));
     this.rows = new Map(found.map((row) => [row.name, row]));
     this.button.disabled = false;
     this.note.hidden = base === null;
-    this.note.textContent = base === null ? "" : `It has the policies of ${base}, and so have all its partitions.`;
+    this.note.textContent = base === null ? "" : `It has the policies of ${base}, like all its partitions.`;
     this.list.replaceChildren(
       ...FIELDS.map((field) => {
         const row = this.rows.get(field.key);
@@ -61,49 +61,49 @@ export class PolicyCard {
   }
 
   change() {
-    changePolicy(this.target, this.rows, this.changed);
+    changePolicy(this.target, this.rows, this.onChange);
   }
 }
 
-function changePolicy(topic, rows, changed) {
+function changePolicy(topic, rows, onChange) {
   const inputs = FIELDS.map((field) => {
     const row = rows.get(field.key);
     const here = row.origin === "topic";
-    const inherited = here ? "as its namespace or the broker says" : `${field.shown(row.value)}, from ${ORIGINS[row.origin] ?? row.origin}`;
+    const inherited = here ? "inherited" : `${field.shown(row.value)}, from ${ORIGINS[row.origin] ?? row.origin}`;
     const input = field.words
       ? h("select", { name: field.key, onchange: () => update() }, h("option", { value: "" }, inherited), Object.entries(field.words).map(([value, word]) => h("option", { value, selected: here && String(row.value) === value }, word)))
       : h("input", { type: "text", name: field.key, value: here ? field.shown(row.value) : "", placeholder: inherited, autocomplete: "off", spellcheck: "false", oninput: () => update() });
     return { field, row, here, input, first: input.value };
   });
-  const told = h("div", { class: "said", "aria-live": "polite" });
+  const effect = h("div", { class: "said", "aria-live": "polite" });
   const dialog = openDialog({
     title: "Policy of this topic",
     body: [
-      h("p", { class: "hint" }, `For ${topic} alone. What is left empty comes from its namespace or the broker.`),
+      h("p", { class: "hint" }, `For ${topic} only. Empty fields are inherited from its namespace or the broker.`),
       h("div", { class: "fields" }, inputs.map(({ field, input }) => h("label", { class: "field" }, h("span", {}, field.label), input, h("small", {}, field.help)))),
-      told,
+      effect,
     ],
     confirm: "Apply",
     act: async () => {
       await apply(topic, changes(inputs));
       toast("The policy was changed.");
-      changed();
+      onChange();
     },
   });
   const update = () => {
     const wrong = inputs.filter(({ field, input, first }) => input.value !== first && input.value && !field.words && field.parse(input.value) === null);
     if (wrong.length) {
-      told.replaceChildren(h("p", {}, `${wrong[0].field.label}: ${wrong[0].input.value} is not understood; give it as ${wrong[0].field.example}, or off.`));
+      effect.replaceChildren(h("p", {}, `${wrong[0].field.label}: ${wrong[0].input.value} is not a valid value; expected a value such as ${wrong[0].field.example}, or off.`));
       dialog.enable(false);
       return;
     }
     const found = changes(inputs);
-    told.replaceChildren(
+    effect.replaceChildren(
       found.length
-        ? h("ul", {}, found.map(({ field, row, value }) => h("li", {}, `${field.label}: ${field.shown(row.value)} → ${value === undefined ? "as its namespace or the broker says" : field.shown(value)}`)))
-        : h("p", {}, "Nothing is changed yet."),
-      ...found.flatMap(({ field, value }) => (field.key === "streamingOffloadEnabled" && value !== undefined ? [h("p", {}, value ? "From the next look on, everything that is not in the tier goes there in segments." : "The ledger is closed, the last segment ends with it; from there on whole ledgers go, by the thresholds.")] : [])),
-      ...found.flatMap(({ field, value }) => (field.key === "managedLedgerOffloadDeletionLagInMillis" && value !== undefined && value >= 0 ? [h("p", {}, "Hot copies that are in the tier for longer are deleted; their entries are read from the tier then.")] : [])),
+        ? h("ul", {}, found.map(({ field, row, value }) => h("li", {}, `${field.label}: ${field.shown(row.value)} → ${value === undefined ? "inherited" : field.shown(value)}`)))
+        : h("p", {}, "No changes."),
+      ...found.flatMap(({ field, value }) => (field.key === "streamingOffloadEnabled" && value !== undefined ? [h("p", {}, value ? "Everything that is not in the tier is offloaded in segments, from the next scan on." : "The open ledger is closed, and the last segment ends with it; afterwards whole ledgers are offloaded by the thresholds.")] : [])),
+      ...found.flatMap(({ field, value }) => (field.key === "managedLedgerOffloadDeletionLagInMillis" && value !== undefined && value >= 0 ? [h("p", {}, "Hot copies that were offloaded longer ago are deleted; their entries are then read from the tier.")] : [])),
     );
     dialog.enable(found.length > 0);
     dialog.confirm(found.length ? `Apply ${plural(found.length, "change")}` : "Apply");
@@ -111,7 +111,7 @@ function changePolicy(topic, rows, changed) {
   update();
 }
 
-/** What differs from before: `value` undefined means that the topic does not say any more. */
+/** The changed fields; `value` is undefined if the topic no longer sets the field. */
 function changes(inputs) {
   return inputs
     .filter(({ input, first }) => input.value !== first)
@@ -122,14 +122,14 @@ function changes(inputs) {
     });
 }
 
-/** Change what is stored in nothing but these. */
+/** Store the changed fields; others stay. */
 async function apply(topic, found) {
   const path = topicPath(topic, "offloadPolicies");
   const stored = (await get(path)) ?? {};
   for (const { field, value } of found) {
     for (const name of [field.key, field.short].filter(Boolean)) {
       delete stored[name];
-      if (stored[EXTRA]) delete stored[EXTRA][name]; // where stock tools have to put it
+      if (stored[EXTRA]) delete stored[EXTRA][name]; // where stock tools set it
     }
     if (value !== undefined) stored[field.key] = value;
   }

@@ -1,29 +1,29 @@
-// Asking again and again: sooner while all is well, later and later while nobody answers, never in a hidden tab.
+// Polling with exponential backoff on errors; paused in a hidden tab.
 
-const LONGEST_MS = 30_000;
-const SHARE = 10; // an answer that took a second is not asked for again within ten
+const MAX_WAIT_MS = 30_000;
+const SHARE = 10; // after an answer that took 1 s, wait for at least 10 s
 
 export class Poll {
   /**
-   * @param work Asks once; throws where that failed.
-   * @param everyMs How long to wait after an answer.
-   * @param told Called with `{ error, againMs }` after each try; error is null where it went well.
+   * @param work Makes the calls; throws if one fails.
+   * @param everyMs Wait after an answer.
+   * @param onResult Called with `{ error, againMs }` after each attempt; error is null on success.
    */
-  constructor(work, everyMs, told) {
+  constructor(work, everyMs, onResult) {
     this.work = work;
     this.everyMs = everyMs;
-    this.told = told;
+    this.onResult = onResult;
     this.failures = 0;
     this.timer = null;
     this.running = false;
     this.again = false;
     this.stopped = false;
-    this.seen = () => (document.hidden ? this.pause() : this.now());
-    document.addEventListener("visibilitychange", this.seen);
+    this.onVisibility = () => (document.hidden ? this.pause() : this.now());
+    document.addEventListener("visibilitychange", this.onVisibility);
     this.now();
   }
 
-  /** Ask at once; where an answer is on its way, it is to another question, and this one follows. */
+  /** Poll now; if a poll is running, repeat it afterwards: its calls may be outdated. */
   async now() {
     this.pause();
     if (this.running || this.stopped) {
@@ -32,7 +32,7 @@ export class Poll {
     }
     this.running = true;
     this.again = false;
-    const begun = performance.now();
+    const started = performance.now();
     let error = null;
     try {
       await this.work();
@@ -43,12 +43,12 @@ export class Poll {
     }
     this.running = false;
     if (this.stopped) return;
-    const took = performance.now() - begun;
-    const wanted = error ? 1000 * 2 ** Math.min(this.failures - 1, 5) : Math.max(this.everyMs, SHARE * took);
-    const againMs = this.again ? 0 : Math.min(wanted, LONGEST_MS);
-    this.told({ error, againMs });
-    const unknown = error?.status === 401; // asking for a token over and over would leave no peace
-    if (!document.hidden && !unknown) this.timer = setTimeout(() => this.now(), againMs);
+    const took = performance.now() - started;
+    const waitMs = error ? 1000 * 2 ** Math.min(this.failures - 1, 5) : Math.max(this.everyMs, SHARE * took);
+    const againMs = this.again ? 0 : Math.min(waitMs, MAX_WAIT_MS);
+    this.onResult({ error, againMs });
+    const unauthenticated = error?.status === 401; // the user cancelled: do not prompt for a token again
+    if (!document.hidden && !unauthenticated) this.timer = setTimeout(() => this.now(), againMs);
   }
 
   pause() {
@@ -59,6 +59,6 @@ export class Poll {
   stop() {
     this.stopped = true;
     this.pause();
-    document.removeEventListener("visibilitychange", this.seen);
+    document.removeEventListener("visibilitychange", this.onVisibility);
   }
 }

@@ -1,16 +1,16 @@
-// The subscriptions of a topic.
+// Table of a topic's subscriptions.
 
 import { h, keyed, say } from "./dom.js";
 import { compact, count } from "./format.js";
 
 export class Subscriptions {
-  /** @param seek Moves one. */
+  /** @param seek Resets a subscription. */
   constructor(seek) {
     this.seek = seek;
     this.known = new Map();
     this.body = h("tbody", {});
     this.table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Subscription", "Acknowledged up to", "Backlog", "Consumers"].map((name, index) => h("th", { scope: "col", class: index ? "number" : null }, name)), h("th", {}, h("span", { class: "hidden" }, "Action")))), this.body);
-    this.empty = h("p", { class: "empty" }, "No subscriptions: nobody has asked for its messages.");
+    this.empty = h("p", { class: "empty" }, "No subscriptions.");
     this.node = h("section", { class: "card" }, h("h2", {}, "Subscriptions"), this.table, this.empty);
   }
 

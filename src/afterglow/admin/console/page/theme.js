@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until somebody chooses. Runs before the page is drawn, so that it never flashes.
+// Light or dark theme: that of the system, unless the user chooses. Runs before the first paint, to avoid flashing.
 (() => {
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -6,7 +6,7 @@
     try {
       return localStorage.getItem("afterglow.theme");
     } catch {
-      return null; // storage is switched off
+      return null; // storage is disabled
     }
   };
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
@@ -25,7 +25,7 @@
         if (wanted === systemSays) localStorage.removeItem("afterglow.theme");
         else localStorage.setItem("afterglow.theme", wanted);
       } catch {
-        // it holds for this page then
+        // the choice applies to this page only
       }
       root.dataset.theme = wanted;
       label();

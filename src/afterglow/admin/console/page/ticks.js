@@ -1,4 +1,4 @@
-// Round values for axes.
+// Ticks of axes at round values.
 
 import { count } from "./format.js";
 
@@ -15,7 +15,7 @@ function between(from, to, step, label, toX, width) {
   return found;
 }
 
-/** The smallest of 1, 2, 5, 10, 20, … that is not below. */
+/** The smallest of 1, 2, 5, 10, 20, … that is not below the value. */
 export function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * ([1, 2, 5].find((step) => step * power >= value) ?? 10);
@@ -23,7 +23,7 @@ export function roundUp(value) {
 
 export function entryTicks(from, to, width) {
   const step = Math.max(roundUp(((to - from) / Math.max(width, 1)) * APART), 1);
-  // one unit for all of an axis
+  // one unit for the whole axis
   const [unit, word] = [[1e9, " G"], [1e6, " M"], [1e3, " k"]].find(([size]) => step >= size && to >= 10 * size) ?? [1, ""];
   return between(from, to, step, (value) => (value ? `${count(value / unit)}${word}` : "0"), (value) => ((value - from) / (to - from)) * width, width);
 }
@@ -31,7 +31,7 @@ export function entryTicks(from, to, width) {
 export function timeTicks(from, to, width) {
   const wanted = ((to - from) / Math.max(width, 1)) * APART;
   const step = STEPS_MS.find((found) => found >= wanted) ?? STEPS_MS.at(-1);
-  const shift = new Date(to).getTimezoneOffset() * 60 * SECOND; // round in the reader's own time zone
+  const shift = new Date(to).getTimezoneOffset() * 60 * SECOND; // round in the browser's time zone
   const format = new Intl.DateTimeFormat("en-GB", step < 60 * SECOND ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : step < 86_400 * SECOND ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" });
   const toX = (value) => ((value + shift - from) / (to - from)) * width;
   return between(from - shift, to - shift, step, (value) => format.format(value + shift), toX, width).map((tick) => ({ ...tick, value: tick.value + shift }));

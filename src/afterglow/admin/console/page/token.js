@@ -1,28 +1,28 @@
-// Asks for a token where the broker wants one.
+// Prompts for a token if the broker requires authentication.
 
-import { askWith, forgetToken, hasToken } from "./api.js";
+import { askWith, hasToken, removeToken } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 
 const signOut = document.getElementById("sign-out");
 
-/** Have calls that are answered 401 ask for a token. */
+/** Prompt for a token when a call is answered with 401. */
 export function askForTokens() {
   askWith(
     (reason) =>
       new Promise((resolve) => {
         const input = h("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true });
         openDialog({
-          title: "The broker asks who you are",
+          title: "The broker requires authentication",
           body: [
             h("p", { class: "said" }, reason),
             h("label", { class: "field" }, h("span", {}, "Token"), input),
-            h("p", { class: "hint" }, "It is kept in this tab until the tab is closed, and sent to this broker only."),
+            h("p", { class: "hint" }, "It is stored in this tab until the tab is closed, and sent to this broker only."),
           ],
           confirm: "Use this token",
           act: async () => {
             const token = input.value.trim();
-            if (!token) throw new Error("Give a token, as clients of this broker use it.");
+            if (!token) throw new Error("Enter a token, as clients of this broker use it.");
             resolve(token);
             signOut.hidden = false;
           },
@@ -32,7 +32,7 @@ export function askForTokens() {
   );
   signOut.hidden = !hasToken();
   signOut.addEventListener("click", () => {
-    forgetToken();
+    removeToken();
     location.reload();
   });
 }

@@ -1,4 +1,4 @@
-// One topic: its log, its plots, its subscriptions, its policy.
+// View of one topic: log, charts, subscriptions, policy.
 
 import { get, topicPath } from "./api.js";
 import { Chart, inBytes } from "./chart.js";
@@ -8,7 +8,7 @@ import { bytes, bytesPerSecond, compact, parseTopic, percent, perSecond, plural,
 import { note } from "./history.js";
 import { details } from "./inspector.js";
 import { Lanes } from "./lanes.js";
-import { firstMoving, merged, modelOf, STATUSES } from "./log_model.js";
+import { firstChanging, merged, modelOf, STATUSES } from "./log_model.js";
 import { offload } from "./offload.js";
 import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
@@ -16,7 +16,7 @@ import { seek } from "./seek.js";
 import { Subscriptions } from "./subscriptions.js";
 import { fillBadge, stateBadge } from "./topic_table.js";
 
-const WHOLE_EVERY = 12; // answers: what is settled changes seldom
+const FULL_EVERY = 12; // polls; the older part of the log changes rarely
 
 export class TopicView {
   static everyMs = 2000;
@@ -33,7 +33,7 @@ export class TopicView {
     this.badge = stateBadge();
     this.outages = new Outages();
     this.figures = new Figures("Log", "In the tier", "Lag", "In", "Out", "Backlog");
-    this.lanes = new Lanes((shown, stay) => this.look(shown, stay));
+    this.lanes = new Lanes((shown, stay) => this.onSelect(shown, stay));
     this.inspector = h("div", { class: "inspector", role: "region", "aria-label": "Details" });
     this.charts = {
       messages: new Chart("Messages", perSecond, [["messages_in", "in"], ["messages_out", "out"]]),
@@ -83,9 +83,9 @@ export class TopicView {
   }
 
   async refresh() {
-    const from = this.log && this.answers % WHOLE_EVERY ? firstMoving(this.log) : 0;
+    const from = this.log && this.answers % FULL_EVERY ? firstChanging(this.log) : 0;
     const answer = await get(`${topicPath(this.topic, "log")}${from ? `?from=${from}` : ""}`);
-    if (!this.policy.rows || this.answers % WHOLE_EVERY === 0) await this.loadPolicy();
+    if (!this.policy.rows || this.answers % FULL_EVERY === 0) await this.loadPolicy();
     this.answers += 1;
     this.log = merged(this.log, answer, from);
     this.offloadButton.disabled = false;
@@ -138,8 +138,8 @@ export class TopicView {
     this.inspect();
   }
 
-  /** Somebody looks at blocks: shown while the pointer is there, or until others are chosen. */
-  look(shown, stay) {
+  /** Show the details of blocks: while the pointer is over them, or until others are selected. */
+  onSelect(shown, stay) {
     this.hovered = stay ? null : (shown?.key ?? null);
     if (stay) this.pinned = shown.key;
     this.inspect();
@@ -160,7 +160,7 @@ export class TopicView {
   }
 }
 
-/** Counters have no rate before they were looked at twice. */
+/** Counters have no rate before the second sample. */
 const rate = (messages, size) => (messages === null ? ["–", ""] : [perSecond(messages), bytesPerSecond(size)]);
 
 function legend() {

@@ -1,14 +1,14 @@
-// Rows of topics with their figures: a table where there is room, cards on a phone.
+// Table of topics with their statistics; on a narrow screen, cards.
 
 import { fillMeter } from "./figures.js";
 import { h, keyed, say, set } from "./dom.js";
 import { bytes, bytesPerSecond, compact, parseTopic, perSecond, plural, share, span } from "./format.js";
 
 export const MODES = {
-  streaming: ["Streaming", "Goes to the tier in segments while it is written."],
-  ledgers: ["Ledgers", "Closed ledgers go to the tier by a threshold."],
-  manual: ["By hand", "Goes to the tier when somebody asks for it."],
-  none: ["None", "Does not go to a tier."],
+  streaming: ["Streaming", "Offloaded in segments while it is written."],
+  ledgers: ["Ledgers", "Closed ledgers are offloaded by a threshold."],
+  manual: ["Manual", "Offloaded on request only."],
+  none: ["None", "Not offloaded."],
 };
 
 const COLUMNS = [
@@ -22,7 +22,7 @@ const COLUMNS = [
   ["backlog", "Backlog", true],
 ];
 
-/** A badge that says how a topic goes to the tier, and whether that fails. */
+/** A badge with the offload mode of a topic, and whether offload fails. */
 export function stateBadge() {
   return h("span", { class: "badge" });
 }
@@ -34,7 +34,7 @@ export function fillBadge(badge, row) {
 }
 
 export class TopicTable {
-  /** @param sorted Called with a column that somebody wants to sort by; null: it cannot be sorted. */
+  /** @param sorted Called with the column to sort by; null: the table cannot be sorted. */
   constructor(caption, sorted) {
     this.known = new Map();
     this.heads = COLUMNS.map(([key, label, number]) =>
