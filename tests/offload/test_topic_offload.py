@@ -242,7 +242,7 @@ def test_a_position_in_an_older_ledger_leaves_the_newer_ones_to_the_live_segment
 
 def test_parts_that_are_uploaded_behind_the_position_stay_in_the_segment(new_world: NewWorld) -> None:
     world = streams(new_world, tail=30, part_bytes=800)
-    planned = world.service._topic(TOPIC).uploads[0].reached
+    planned = world.service._topic(TOPIC).uploads[0].planned_end
     assert planned > Position(1, 3)
     assert offload(world, Position(1, 3)) == planned.next()
     assert ends(world) == [planned, None]

@@ -129,6 +129,11 @@ class StreamWorld:
                 return
         raise AssertionError("the stream never comes to rest")
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the stream has no assigned segment."""
+        return self.stream.is_loaded and not self.stream.uploads
+
     def segments(self) -> list[tuple[str, str, bool]]:
         """What the list says: for each ledger's items its id, end entry and whether complete."""
         return [

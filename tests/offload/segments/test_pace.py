@@ -8,7 +8,7 @@ from tests.support.ledgers import TOPIC, settings
 from tests.support.streams import StreamWorld, streaming
 
 from afterglow.format.position import LATEST
-from afterglow.offload.segments.topic_stream import MOST_AT_ONCE
+from afterglow.offload.segments.topic_stream import MAX_ASSIGNED
 from afterglow.offload.topic_offload import TopicOffload
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_what_waits_of_a_segment_that_has_just_begun_counts_too() -> None:
 def test_tasks_of_further_segments_go_out_before_one_is_finished() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=2 * FRAME_BYTES))
     world.append(*[ENTRY] * 20)
-    assert world.advance() == MOST_AT_ONCE
+    assert world.advance() == MAX_ASSIGNED
     world.run()
     told: list[tuple[int, int]] = []
 

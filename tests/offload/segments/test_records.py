@@ -48,9 +48,9 @@ def test_a_segment_is_whole_once_it_is_planned_to_its_end_and_all_parts_are_uplo
     unplanned = new_record(4, 9, end=12)
     for record in (live, ended, unplanned):
         upload(record, 1)
-        assert not records.parts_whole(record)
+        assert not records.is_uploaded(record)
         upload(record, 2)
-    assert [records.parts_whole(record) for record in (live, ended, unplanned)] == [False, True, False]
+    assert [records.is_uploaded(record) for record in (live, ended, unplanned)] == [False, True, False]
 
 
 def test_a_part_that_was_uploaded_twice_counts_once_as_the_store_has_it_now() -> None:

@@ -176,7 +176,7 @@ def test_entries_whose_hot_copy_is_gone_are_lost_only_if_that_is_said() -> None:
     before = life.entries()
     plan = world.service.delete_segments(TOPIC)
     assert [(each.ledger_id, each.entries) for each in plan.lost] == [(1, 2), (2, 9), (3, 3), (4, 1)]
-    with pytest.raises(WouldLoseData, match=r"1, 2, 3, 4 are gone, and their 15 entries .* --lose-data"):
+    with pytest.raises(WouldLoseData, match=r"1, 2, 3, 4 have no hot copy, and their 15 entries .* --lose-data"):
         world.service.delete_segments(TOPIC, dry_run=False)
     world.run()
     assert life.entries() == before

@@ -28,7 +28,7 @@ from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.offload.segments import edits, records
 from afterglow.offload.segments.part_planner import Sizes
-from afterglow.offload.segments.topic_stream import MOST_AT_ONCE, TopicStream
+from afterglow.offload.segments.topic_stream import MAX_ASSIGNED, TopicStream
 from afterglow.offload.segments.uncovered import range_between
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.segments.upload_record import UploadRecordNode
@@ -82,7 +82,7 @@ def test_parts_flow_while_the_segment_fills_and_only_the_last_is_missing_at_its_
     world.run()
     world.advance()
     assert world.covered() == ["1:19"]
-    assert world.stream.idle
+    assert world.is_idle
     assert held(world) == world.entries()
 
 
@@ -187,7 +187,7 @@ def test_history_runs_in_parallel_and_is_committed_in_order_before_the_live_segm
     assert world.segments() == []
     world.change(streaming_offload_enabled=True)
     world.advance()
-    assert len(world.stream.uploads) == MOST_AT_ONCE
+    assert len(world.stream.uploads) == MAX_ASSIGNED
     assert all(upload.end is not None for upload in world.stream.uploads)
     last_first = world.tasks[::-1]
     world.tasks = last_first[: len(last_first) // 2]
@@ -234,7 +234,7 @@ def test_switching_back_ends_the_last_segment_with_its_ledger() -> None:
     world.change(streaming_offload_enabled=False)
     world.settle()
     assert world.covered() == ["1:1"]
-    assert world.stream.idle
+    assert world.is_idle
     assert world.ledger.writing_to == 2
     world.append(b"c")
     world.settle()
@@ -285,7 +285,7 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.layout.last)
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert not world.stream.error
     assert held(world) == world.entries()
 
@@ -295,7 +295,7 @@ def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
     world.append(*map(payload, range(40)))
     world.ledger.roll()
     world.change(streaming_offload_enabled=True)
-    assert world.advance() == MOST_AT_ONCE, "one for each segment"
+    assert world.advance() == MAX_ASSIGNED, "one for each segment"
     world.run(2)
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), key="*-index", skip=1)
     world.store = FaultyStore(world.store, [rule])
@@ -303,7 +303,7 @@ def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.layout.last)
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert held(world) == world.entries()
 
 
@@ -327,7 +327,7 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.layout.last)
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert held(world) == world.entries()
 
 
@@ -349,7 +349,7 @@ def test_an_assignment_that_was_not_heard_of_counts() -> None:
     world.settle()
     world.crash()
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert held(world) == world.entries()
 
 
@@ -561,7 +561,7 @@ def test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segme
     world.change(streaming_offload_enabled=True)
     world.advance()
     begun = world.stream.uploads
-    assert len(begun) == MOST_AT_ONCE
+    assert len(begun) == MAX_ASSIGNED
     first_two = {upload.key for upload in begun[:2]}
     for upload in world.store.list_uploads():
         if upload.key in first_two:
@@ -571,13 +571,13 @@ def test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segme
     metadata.set_rules([out])
     world.advance()
     metadata.set_rules(())
-    assert [upload.in_flight for upload in begun] == [0] * MOST_AT_ONCE, "no task runs any more"
+    assert [upload.running_parts for upload in begun] == [0] * MAX_ASSIGNED, "no task runs any more"
     for _ in range(3):  # one lost upload is found at a time
         world.world.clock.advance(60)
         world.settle()
     world.stream.close_at(world.ledger.layout.last)
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert held(world) == world.entries()
     assert world.store.list_uploads() == ()
 
@@ -644,7 +644,7 @@ def test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again
     world.store.delete([key])  # as after a trim, or a roll-back
     world.world.clock.advance(60)
     world.advance()
-    assert world.stream.idle
+    assert world.is_idle
     assert key not in [found.key for found in world.store.list()]
 
 
@@ -682,7 +682,7 @@ def test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another
     world.append(payload(3))
     world.stream.close_at(world.ledger.layout.last)
     world.settle()
-    assert world.stream.idle
+    assert world.is_idle
     assert all(entry.endswith(payload(number)) for number, entry in enumerate(world.entries()))
     assert len(world.entries()) == 4
 

@@ -8,7 +8,7 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload.segments.uncovered import (
     EntryRange,
     PositionRange,
-    failed_attempt,
+    has_failed_attempt,
     is_assigned,
     uncovered_ranges,
 )
@@ -45,7 +45,7 @@ def test_ledgers_with_an_object_of_their_own_cut_the_runs() -> None:
     uncovered = uncovered_ranges(rows, {1: 1, 2: 1, 3: 1, 4: 1}.get, streaming=True, writing_to=4)
     assert positions(uncovered) == [("1:0", "1:0"), ("3:0", "4:0")]
     assert [run.growing for run in uncovered] == [False, True]
-    assert [failed_attempt(item) for item in rows] == [False, False, True, False]
+    assert [has_failed_attempt(item) for item in rows] == [False, False, True, False]
 
 
 def test_what_is_covered_or_assigned_is_not_streamed_again() -> None:

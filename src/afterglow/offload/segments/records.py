@@ -1,7 +1,7 @@
-"""The record of a segment on its way, and what follows from it alone: the index, the segment's record, what it covers.
+"""Upload records of segments, and the index, segment record and coverage that are derived from them.
 
-Pure functions over the protobuf messages of ``afterglow.proto``. Nothing else is needed to finish a segment once its
-record says where it ends and that all its parts are there.
+Pure functions over the protobuf messages of ``afterglow.proto``. Once its end and all its parts are recorded, a segment
+can be finished from its record alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a segment holds of one ledger."""
+    """Entries of one ledger in a segment."""
 
     ledger_id: int
     first: int
@@ -57,17 +57,17 @@ def new_record(
     assigned_ms: int,
     first_entry_ms: int,
 ) -> proto.UploadRecord:
-    """The record with which a segment begins.
+    """The upload record of a new segment.
 
     Args:
-        uuid: Of the segment; the object's key is the same.
-        location: Where it goes.
+        uuid: UUID of the segment, and key of its object.
+        location: Its tier location.
         begin: Its first entry.
-        end: Its last entry; None where it is live.
-        owner_epoch: Of the topic's owner.
-        sizes: How it is cut.
+        end: Its last entry; None for a live segment.
+        owner_epoch: Epoch of the topic's owner.
+        sizes: Sizes of its blocks and parts.
         assigned_ms: Now.
-        first_entry_ms: When its first entry was written.
+        first_entry_ms: Time of its first entry.
     """
     return proto.UploadRecord(
         version=VERSION,
@@ -84,19 +84,19 @@ def new_record(
 
 
 def parse_upload(data: bytes, path: str) -> proto.UploadRecord:
-    """Read an upload record.
+    """Parse an upload record.
 
     Raises:
-        CorruptMetadata: It does not parse, or a newer release wrote it.
+        CorruptMetadata: It cannot be parsed, or was written by a newer release.
     """
     return _parse(proto.UploadRecord, data, path)
 
 
 def parse_segment(data: bytes, path: str) -> proto.SegmentRecord:
-    """Read the lasting record of a segment.
+    """Parse a segment record.
 
     Raises:
-        CorruptMetadata: It does not parse, or a newer release wrote it.
+        CorruptMetadata: It cannot be parsed, or was written by a newer release.
     """
     return _parse(proto.SegmentRecord, data, path)
 
@@ -108,51 +108,51 @@ def _parse(kind: type[_R], data: bytes, path: str) -> _R:
     try:
         record = kind.FromString(data)
     except DecodeError as error:
-        raise CorruptMetadata(f"the record {path} does not parse: {error}") from error
+        raise CorruptMetadata(f"record {path} cannot be parsed: {error}") from error
     if record.version != VERSION:
         raise CorruptMetadata(
-            f"the record {path} has version {record.version}, {VERSION} is known: use a newer release"
+            f"record {path} has version {record.version}, {VERSION} is supported: use a newer release"
         )
     return record
 
 
 def to_proto(position: Position) -> proto.Position:
-    """A position for a record."""
+    """The message of a position."""
     return proto.Position(ledger_id=position.ledger_id, entry_id=position.entry_id)
 
 
 def position_of(position: proto.Position) -> Position:
-    """A position of a record."""
+    """The position of a message."""
     return Position(position.ledger_id, position.entry_id)
 
 
 def end_of(record: proto.UploadRecord) -> Position | None:
-    """The segment's last entry; None while it is live."""
+    """The last entry of the segment; None while it is live."""
     return position_of(record.end) if record.HasField("end") else None
 
 
 def sizes_of(record: proto.UploadRecord) -> Sizes:
-    """How the segment is cut."""
+    """Sizes of the segment's blocks and parts."""
     return Sizes(record.block_bytes, record.part_bytes)
 
 
 def planned_end(record: proto.UploadRecord) -> Position | None:
-    """The last entry of the last part that is planned; None where none is."""
+    """The last entry of the last planned part; None if none is planned."""
     return position_of(record.planned[-1].end) if record.planned else None
 
 
 def planned_bytes(record: proto.UploadRecord) -> int:
-    """Length of all parts that are planned."""
+    """Length of all planned parts."""
     return sum(sum(part.block_bytes) for part in record.planned)
 
 
 def planned_frame_bytes(record: proto.UploadRecord) -> int:
-    """Length of the frames in all parts that are planned: without the headers of blocks."""
+    """Length of the frames in all planned parts, without the headers of blocks."""
     return planned_bytes(record) - HEADER_BYTES * sum(len(part.block_bytes) for part in record.planned)
 
 
 def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> None:
-    """Record parts before anybody uploads them; those that are recorded already stay as they are."""
+    """Record parts before they are uploaded; parts that are recorded already are kept."""
     for part in parts:
         if part.number > len(record.planned):
             record.planned.add(
@@ -161,7 +161,7 @@ def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> Non
 
 
 def add_done(record: proto.UploadRecord, part: PlannedPart, result: PartResult) -> None:
-    """Record that a part is uploaded; a second time replaces the first, since the store did so too."""
+    """Record an uploaded part; a second upload replaces the first, as in the store."""
     assert result.part is not None
     done = proto.DonePart(
         number=part.number, tag=result.part.tag, crc32c=result.part.crc32c or 0, bytes=result.part.size_bytes
@@ -178,23 +178,23 @@ def add_done(record: proto.UploadRecord, part: PlannedPart, result: PartResult) 
 
 
 def missing_parts(record: proto.UploadRecord) -> tuple[proto.PlannedPart, ...]:
-    """Parts that are planned and not uploaded, as far as is recorded."""
+    """Parts that are recorded as planned and not as uploaded."""
     done = {part.number for part in record.done}
     return tuple(part for part in record.planned if part.number not in done)
 
 
-def parts_whole(record: proto.UploadRecord) -> bool:
+def is_uploaded(record: proto.UploadRecord) -> bool:
     """Whether the segment has ended and all its parts are uploaded."""
     return record.HasField("end") and planned_end(record) == end_of(record) and not missing_parts(record)
 
 
 def uploaded_parts(record: proto.UploadRecord) -> tuple[Part, ...]:
-    """The parts as the store knows them."""
+    """The uploaded parts, with the tags of the store."""
     return tuple(Part(part.number, part.bytes, part.tag, part.crc32c) for part in record.done)
 
 
 def coverage(record: proto.UploadRecord) -> tuple[Coverage, ...]:
-    """What the segment holds of each ledger, in order. All its parts must be recorded as uploaded."""
+    """Entries of each ledger in the segment, in order. All its parts must be recorded as uploaded."""
     return tuple(
         Coverage(ledger_id, plans[0].header.first_entry_id, plans[-1].end_entry_id - 1)
         for ledger_id, plans, _ in _ledgers(record)
@@ -211,9 +211,9 @@ def index_of(record: proto.UploadRecord) -> ObjectIndex:
 
 
 def segment_index(ledgers: Iterable[tuple[int, Sequence[BlockPlan], Sequence[BlockStatistics]]]) -> ObjectIndex:
-    """The index of a segment's object, from the blocks of each of its ledgers.
+    """The index of a segment's object, derived from the blocks of each of its ledgers.
 
-    A ledger is described as far as the segment goes: what else the list says of it by now is not known here.
+    It describes each ledger up to the end of the segment, whatever the ledger list has by now.
     """
     return index_v2(
         (
@@ -231,16 +231,15 @@ def segment_index(ledgers: Iterable[tuple[int, Sequence[BlockPlan], Sequence[Blo
 
 
 def segment_record(record: proto.UploadRecord, *, instance: str, offloaded_ms: int) -> proto.SegmentRecord:
-    """The lasting record of the segment. All its parts must be recorded as uploaded.
+    """The segment record of a segment. All its parts must be recorded as uploaded.
 
     Raises:
         CorruptMetadata: The record contradicts itself.
     """
     blocks = [block for _, _, found in _ledgers(record) for block in found]
-    external = not is_built_in(
-        record.location.driver
-    )  # how long its object is, and in which blocks, only its driver knows
-    made = proto.SegmentRecord(
+    # Only an external driver itself knows the length and the blocks of its object.
+    external = not is_built_in(record.location.driver)
+    segment = proto.SegmentRecord(
         version=VERSION,
         uuid=record.uuid,
         location=record.location,
@@ -257,8 +256,8 @@ def segment_record(record: proto.UploadRecord, *, instance: str, offloaded_ms: i
         for kind in ("broker_time", "publish_time"):
             known = [value for block in blocks if (value := getattr(block, f"{name}_{kind}")) is not None]
             if known:
-                setattr(made, f"{name}_{kind}", choose(known))
-    return made
+                setattr(segment, f"{name}_{kind}", choose(known))
+    return segment
 
 
 def _ledgers(

@@ -1,13 +1,13 @@
-"""Rollback of a topic's segments, so that a Pulsar without segments can serve it.
+"""Rollback of a topic's segments, so that a Pulsar without support for segments can serve it.
 
-1. Record a delete of the object of each segment. *Crash: the ledger list still names them, so that nothing happens,
-   and the next call repeats it.*
-2. With one compare-and-set let no ledger name a segment any more; ledgers whose hot copy is gone leave the list with
-   it, if that is allowed. *Crash: what is on record is deleted at the next start.*
-3. Objects and records are deleted; see :mod:`afterglow.offload.pending_deletes`.
+1. Record a pending delete of the object of each segment. *Crash: the ledger list still names them, so that nothing
+   happens, and the next call repeats it.*
+2. With one compare-and-set remove all segments from the ledger list, and with them, if that is allowed, ledgers without
+   a hot copy. *Crash: the next start carries out the pending deletes.*
+3. Delete objects and records; see :mod:`afterglow.offload.pending_deletes`.
 
 Afterwards the ledgers are as if they had never been offloaded, and may be offloaded whole. A topic that streams, or has
-a segment on its way, is refused: its policy must be changed first, and the last segment finished. Nothing is deleted
+an assigned segment, is refused: its policy must be changed first, and the last segment committed. Nothing is deleted
 before the hot copies have been checked.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LostLedger:
-    """A ledger that only segments hold."""
+    """A ledger that exists in segments only."""
 
     ledger_id: int
     entries: int
@@ -48,16 +48,16 @@ class LostLedger:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What goes, and what that means for ledgers."""
+    """Segments to be deleted, and the consequences for ledgers."""
 
     segments: tuple[SegmentView, ...]
-    """Whose objects and records go, in the order of positions."""
+    """Segments whose objects and records are deleted, in the order of positions."""
     ledgers: tuple[int, ...]
-    """Ledgers that name these now and have all their entries in the hot log."""
+    """Ledgers with these segments that have all their entries in the hot log."""
     lost: tuple[LostLedger, ...]
-    """Ledgers whose hot copy is gone: they leave the list, and their entries are lost."""
+    """Ledgers without a hot copy: they are removed from the ledger list, and their entries are lost."""
     done: bool = False
-    """Whether it was done, as far as metadata goes; objects follow."""
+    """Whether it is committed in metadata; objects are deleted later."""
 
 
 def plan_rollback(
@@ -69,25 +69,25 @@ def plan_rollback(
     metadata: MetadataStore,
     paths: AfterglowPaths,
 ) -> Rollback:
-    """What would go. Waits for metadata and the hot log.
+    """Plan a rollback. Waits for metadata and the hot log.
 
     Args:
         name: The managed-ledger name.
-        info: The topic's list.
-        policy: The topic's.
-        hot: Where the hot copies must be.
-        metadata: Where records of segments are.
-        paths: Where in it.
+        info: The topic's ledger list.
+        policy: The topic's effective policy.
+        hot: The hot log.
+        metadata: Holds the records of segments.
+        paths: Paths of the records.
 
     Raises:
         ConfigError: The topic streams.
-        OffloadInProgress: A segment is on its way.
+        OffloadInProgress: A segment is assigned and not committed.
         AfterglowError: The records, or the hot log, cannot be read.
     """
     if policy.streaming_offload_enabled:
         raise ConfigError(
-            f"{_shown(name)} streams to the tier, and would get segments again: set streamingOffloadEnabled=false for "
-            "it first"
+            f"cannot delete the segments of {_shown(name)}: it streams to the tier, and would get segments again; set "
+            "streamingOffloadEnabled=false for it first"
         )
     named = _named(info.ledgerInfo)
     _check_settled(name, info, named)
@@ -115,18 +115,18 @@ def roll_back(
 
     Args:
         ledger: The topic, owned by this process.
-        plan: What was found to go.
-        lose_data: Whether ledgers may leave the list whose hot copy is gone.
-        metadata: Where records of segments are.
-        paths: Where in it.
-        record: Puts on record that an object is to go. Must be durable when it returns.
+        plan: The plan.
+        lose_data: Whether ledgers without a hot copy may be removed.
+        metadata: Holds the records of segments.
+        paths: Paths of the records.
+        record: Records a pending delete. Must be durable when it returns.
 
     Raises:
-        WouldLoseData: Hot copies are gone, and that is not allowed.
-        NotSupported: The topic is terminated, and the ledger that marks its end would have to leave the list.
-        OffloadInProgress: Something has changed since the plan was made: plan again.
-        Fenced: Another owner has taken over; nothing was changed.
-        MetadataError: The store failed. The list is as before, or as it is to be.
+        WouldLoseData: Ledgers have no hot copy, and ``lose_data`` is not set.
+        NotSupported: The topic is terminated, and the ledger that marks its end would have to be removed.
+        OffloadInProgress: The ledger list has changed since the plan was made: plan again.
+        Fenced: The topic has a new owner; nothing was changed.
+        MetadataError: The store failed. The ledger list was changed completely, or not at all.
     """
     check_loss(ledger.topic, plan, lose_data=lose_data)
     lost = {each.ledger_id for each in plan.lost}
@@ -141,7 +141,7 @@ def roll_back(
         _check_settled(ledger.name, info, named)
         for row in info.ledgerInfo:
             if row.offloadContext.bookkeeperDeleted and row.offloadContext.offloadSegment and row.ledgerId not in lost:
-                raise OffloadInProgress(f"the hot copy of ledger {row.ledgerId} was deleted meanwhile: ask again")
+                raise OffloadInProgress(f"the hot copy of ledger {row.ledgerId} was deleted meanwhile; try again")
         for uuid in named:
             edits.remove_segment(info, uuid=uuid)
 
@@ -153,36 +153,37 @@ def roll_back(
 
 
 def check_loss(topic: TopicName, plan: Rollback, *, lose_data: bool) -> None:
-    """Check that a plan loses no entries, or that it may.
+    """Check that a plan loses no entries, or is allowed to.
 
     Raises:
-        WouldLoseData: Hot copies are gone, and that is not allowed.
+        WouldLoseData: Ledgers have no hot copy, and ``lose_data`` is not set.
     """
     if plan.lost and not lose_data:
         raise WouldLoseData(
-            f"{topic}: the hot copies of ledgers {', '.join(str(each.ledger_id) for each in plan.lost)} are gone, and "
-            f"their {sum(each.entries for each in plan.lost)} entries are in segments alone; to lose them, give "
-            "--lose-data"
+            f"cannot delete the segments of {topic}: ledgers {', '.join(str(each.ledger_id) for each in plan.lost)} "
+            f"have no hot copy, and their {sum(each.entries for each in plan.lost)} entries are in segments only; to "
+            "lose them, give --lose-data"
         )
 
 
 def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
-    """Have another ledger mark where the topic ends, if the one that does is lost."""
+    """Roll over to a new ledger if the last one, which marks the end of the topic, is lost."""
     if max(row.ledgerId for row in ledger.info.ledgerInfo) not in lost:
         return
     if ledger.terminated is not None:
         raise NotSupported(
-            f"{ledger.topic} is terminated, and the hot copy of its last ledger is gone: delete the topic instead"
+            f"cannot delete the segments of {ledger.topic}: it is terminated, and its last ledger has no hot copy; "
+            "delete the topic instead"
         )
     ledger.roll()
 
 
 def _check_settled(name: str, info: ManagedLedgerInfo, named: set[UUID]) -> None:
-    """Insist that no segment is on its way, nor has come since ``named`` was read."""
+    """Check that no segment is assigned, and that none was added since ``named`` was read."""
     if any(is_assigned(row) for row in info.ledgerInfo):
-        raise OffloadInProgress(f"a segment of {_shown(name)} is on its way: wait until it is offloaded")
+        raise OffloadInProgress(f"a segment of {_shown(name)} is being uploaded; wait until it is offloaded")
     if not _named(info.ledgerInfo) <= named:
-        raise OffloadInProgress(f"{_shown(name)} has got another segment meanwhile: ask again")
+        raise OffloadInProgress(f"{_shown(name)} has another segment meanwhile; try again")
 
 
 def _shown(name: str) -> str:
@@ -195,7 +196,7 @@ def _named(rows: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:
 
 
 def _is_hot(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> bool:
-    """Whether the hot log has all entries of a ledger; of one that is being written, all that there are."""
+    """Whether the hot log has all entries of a ledger, or all entries so far of the ledger that is being written."""
     try:
         return hot.open(row.ledgerId).confirmed + 1 >= row.entries
     except LedgerMissing:

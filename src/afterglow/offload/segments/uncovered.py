@@ -1,8 +1,8 @@
-"""Uncovered ranges of a topic, to be streamed in segments: pure functions of its ledger list.
+"""Uncovered ranges of a topic, to be streamed in segments. Pure functions of its ledger list.
 
-Within a ledger segments come one behind the other from its first entry on, and they are committed in order, so that
-what is covered is always the beginning of the ledger. Two ways of offload never share one: a ledger with an object of
-its own stays as it is, and one with any segment ends in segments, also after streaming was switched off.
+The segments of a ledger are contiguous from its first entry on, and they are committed in order, so that covered
+entries are always the beginning of the ledger. The two ways of offload never share a ledger: a ledger that is offloaded
+whole gets no segment, and a ledger with any segment is completed in segments, also after streaming was disabled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EntryRange:
     first: int
     """Id of the first entry, inclusive."""
     last: int
-    """Id of the last entry, inclusive; never below ``first``."""
+    """Id of the last entry, inclusive; at least ``first``."""
     closed: bool
     """Whether no entry follows in this ledger."""
 
@@ -45,12 +45,12 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Consecutive ranges of ledgers: each begins with the entry that follows the last of the one before."""
+    """Consecutive entries of one or more ledgers."""
 
     ranges: tuple[EntryRange, ...]
-    """At least one."""
+    """At least one; each begins with the entry after the last of the range before."""
     growing: bool
-    """Whether further entries will belong to the same range."""
+    """Whether further entries will extend the range."""
 
     @property
     def begin(self) -> Position:
@@ -63,7 +63,7 @@ class PositionRange:
         return self.ranges[-1].end
 
     def up_to(self, end: Position) -> PositionRange:
-        """The part that does not stand behind ``end``, which must be an entry of it; nothing follows it."""
+        """The entries up to ``end``, which must be an entry of the range. The result does not grow."""
         kept = [entry_range for entry_range in self.ranges if entry_range.begin <= end]
         if kept[-1].end > end:
             last = kept[-1]
@@ -71,7 +71,7 @@ class PositionRange:
         return PositionRange(tuple(kept), growing=False)
 
     def after(self, position: Position) -> PositionRange | None:
-        """The part that stands behind ``position``; None where nothing does."""
+        """The entries after ``position``; None if there is none."""
         kept = []
         for entry_range in self.ranges:
             if entry_range.end <= position:
@@ -89,15 +89,14 @@ def uncovered_ranges(
     writing_to: int | None,
     assigned_to: Position | None = None,
 ) -> tuple[PositionRange, ...]:
-    """Entries that belong into segments and are in none yet, in order.
+    """Entries that are to be streamed and are in no segment yet, in order.
 
     Args:
-        rows: The list of ledgers.
-        entries_of: How many entries of a ledger readers may see; None where they may see none.
-        streaming: Whether the policy wants segments. If not, only ledgers that have some already are finished.
-        writing_to: The ledger that takes appends.
-        assigned_to: The last entry of the last segment that is assigned and not committed; what stands before it is
-            taken.
+        rows: The ledgers of the ledger list.
+        entries_of: Returns the number of a ledger's entries that readers may see; None if there are none.
+        streaming: Whether streaming is enabled. If not, only ledgers that have segments already are completed.
+        writing_to: The ledger that is being written.
+        assigned_to: The last entry of the last assigned segment; entries up to it are not uncovered.
     """
     found: list[PositionRange] = []
     ranges: list[EntryRange] = []
@@ -112,15 +111,15 @@ def uncovered_ranges(
             continue
         ranges.append(entry_range)
     if ranges:
-        # Entries may still come behind the newest ledger, in it or in the one that will follow.
+        # Entries may follow in the newest ledger, or in the next one.
         found.append(PositionRange(tuple(ranges), growing=streaming))
     return tuple(found)
 
 
 def needs_streaming(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
-    """Whether a topic that is not open has something to stream, or a segment to finish."""
+    """Whether a topic that is not open has entries to stream, or a segment to finish."""
     rows = info.ledgerInfo
-    # After a switch back the ledger that is being written must end, if a part of it is in segments.
+    # After streaming was disabled, the ledger that is being written must be closed if it has segments.
     unended = any(streaming or row.offloadContext.offloadSegment for row in rows if not row.HasField("entries"))
     if unended or any(is_assigned(row) for row in rows):
         return True
@@ -129,7 +128,7 @@ def needs_streaming(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
 
 
 def range_between(layout: Layout, begin: Position, end: Position) -> PositionRange:
-    """The entries from one to another, both inclusive; both must be there."""
+    """The entries from ``begin`` to ``end``, both inclusive; both must exist."""
     ranges = []
     for span in layout.ranges(begin):
         if span.ledger_id > end.ledger_id:
@@ -140,20 +139,20 @@ def range_between(layout: Layout, begin: Position, end: Position) -> PositionRan
 
 
 def is_assigned(row: ManagedLedgerInfo.LedgerInfo) -> bool:
-    """Whether a segment begins in the ledger that is not committed yet."""
+    """Whether an uncommitted segment begins in the ledger."""
     return any(not item.complete for item in row.offloadContext.offloadSegment)
 
 
 def assigned_from(info: ManagedLedgerInfo) -> int | None:
-    """The first ledger in which a segment begins that is not committed; None where there is none.
+    """The first ledger in which an uncommitted segment begins; None if there is none.
 
-    Its end is not in the ledger list: every ledger behind may hold entries of it.
+    Its end is not in the ledger list: every later ledger may have entries of it.
     """
     return min((row.ledgerId for row in info.ledgerInfo if is_assigned(row)), default=None)
 
 
-def failed_attempt(row: ManagedLedgerInfo.LedgerInfo) -> bool:
-    """Whether an offload of the whole ledger was begun and not finished: its objects must go before segments come."""
+def has_failed_attempt(row: ManagedLedgerInfo.LedgerInfo) -> bool:
+    """Whether a whole-ledger attempt is incomplete: its objects must be deleted before a segment begins."""
     context = row.offloadContext
     return context.HasField("uidMsb") and not context.complete and not context.offloadSegment
 
@@ -161,7 +160,7 @@ def failed_attempt(row: ManagedLedgerInfo.LedgerInfo) -> bool:
 def _with_entries(
     rows: Iterable[ManagedLedgerInfo.LedgerInfo], entries_of: Callable[[int], int | None]
 ) -> Iterator[tuple[ManagedLedgerInfo.LedgerInfo, int]]:
-    """Ledgers in order; those without entries are not in the way of anything."""
+    """Ledgers with entries, in order; empty ones do not interrupt a range."""
     for row in sorted(rows, key=lambda row: row.ledgerId):
         if count := entries_of(row.ledgerId):
             yield row, count

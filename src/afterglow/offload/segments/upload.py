@@ -1,29 +1,29 @@
-"""One segment from its assignment to its commit, so that a crash anywhere ends in committed or cleaned.
+"""Upload of one segment from its assignment to its commit; after a crash at any step it is resumed or cleaned up.
 
-1. Put the upload record: UUID, place and key, begin, and the end where it is known. *Crash: no ledger list names the
-   segment; the next owner gives the record up.*
-2. Commit a stub to the list of ledgers, in the ledger where the segment begins. *Crash: the next owner resumes it.*
-3. Where there is more than one part, check that the topic is still owned here, create the multipart upload, and record
-   its id. *Crash in between: the store may hold an upload that is not recorded, and neither a listing that lags behind
-   nor a request still under way would show it. The next owner begins anew under another UUID; what is given up stays on
-   record until both have passed.*
+1. Put the upload record: UUID, tier location and key, begin, and the end if it is known. *Crash: no ledger list names
+   the segment; the next owner gives the record up.*
+2. Commit a stub to the ledger list, in the ledger in which the segment begins. *Crash: the next owner resumes it.*
+3. If there is more than one part, check that this process still owns the topic, create the multipart upload, and record
+   its id. *Crash in between: the store may hold an upload that is not recorded; a listing may lag behind, and the
+   request may still be in progress. The next owner starts the segment again under another UUID; the pending delete of
+   the old one is kept until both have passed.*
 4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
    done are uploaded again, with the same bytes under the same numbers.*
-5. Record the end, together with the last parts. From here on the record alone decides. *Crash: as 4.*
-6. Complete the upload, naming the recorded tags. *Crash: the store knows no such upload then, and the key's length and
-   instance prove that it was completed.*
-7. Put the index where there is none, derived from the record alone. *Crash: the same bytes once more.*
-8. Check length and index as the store gives them.
-9. Put the segment's lasting record. *Crash: it is there already.*
-10. Commit: the segment is complete in every ledger that it touches. *Crash: done but for the record, which the next
-    owner finds complete.*
+5. Record the end, together with the last parts. From here on the record alone determines the segment. *Crash: as 4.*
+6. Complete the upload with the recorded tags. *Crash: the store has no such upload any more, and length and instance of
+   the object prove that it was completed.*
+7. Put the index, derived from the record alone, if there is none. *Crash: the same bytes are put again.*
+8. Verify length and index as the store returns them.
+9. Put the segment record. *Crash: it exists already.*
+10. Commit: mark the segment as complete in every ledger of which it has entries. *Crash: only the upload record is
+    left, and the next owner finds the segment complete.*
 11. Delete the upload record.
 
 A segment of an external driver is planned as one part, which one task writes through the driver's offload handle once
-the segment has ended: steps 3, 6 and 7 are the driver's own matter, and step 8 reads both ends of every ledger back
-through the driver. *Crash: the task writes the same segment once more, under the same UUID.*
+the segment has ended: the driver itself does steps 3, 6 and 7, and step 8 reads both ends of every ledger back through
+the driver. *Crash: the task writes the same segment again, under the same UUID.*
 
-Every step may be done again. A step that meets a newer owner changes nothing and deletes nothing.
+Every step can be repeated. A step that finds a newer owner changes nothing and deletes nothing.
 """
 
 from __future__ import annotations
@@ -66,38 +66,38 @@ if TYPE_CHECKING:
     from afterglow.offload.environment import SegmentEnvironment
     from afterglow.offload.segments.part_planner import PlannedPart, Sizes
     from afterglow.offload.segments.uncovered import PositionRange
-    from afterglow.offload.task import PartResult, SegmentTask, StreamTask
+    from afterglow.offload.task import PartResult, StreamTask
     from afterglow.storage.store import ObjectStore, Part
     from afterglow.tier.locations import TierLocation
 
 
 class SegmentUpload:
-    """A segment that is assigned. One call at a time.
+    """An assigned segment. One call at a time.
 
     Args:
-        env: What the topic's segments share.
-        node: Its record, which is there.
+        env: Services of the topic's segments.
+        node: Its upload record, which exists.
     """
 
     def __init__(self, env: SegmentEnvironment, node: UploadRecordNode) -> None:
         self._env = env
         self._node = node
         self._parts: dict[int, PlannedPart] = {}
-        self._in_flight: set[int] = set()
+        self._running: set[int] = set()
         self._external = not is_built_in(node.record.location.driver)
         self._unsure = bool(node.record.planned) and not node.record.upload_id
-        """Whether the store may hold an upload of the key that is not recorded: none is created before a part is
+        """Whether the store may hold an upload of the key that is not recorded; none is created before a part is
         planned."""
         self._ended = False
-        """Whether it was committed or given up, so that only its record is still to be deleted. Meanwhile it may have
-        been trimmed, rolled back, or deleted as given up: to finish it again would write its index again, which nothing
-        would name. The record itself may be gone, where the outcome of its deletion was unknown."""
+        """Whether it was committed or given up, so that only its upload record is still to be deleted. Its objects may
+        have been deleted meanwhile, by trimming, rollback or as given up: to finish it again would put its index again,
+        which no record would name. If the outcome of its deletion is unknown, the upload record may be deleted too."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def record(self) -> UploadRecord:
-        """Its record; not to be changed."""
+        """Its upload record; must not be changed."""
         return self._node.record
 
     @property
@@ -107,7 +107,7 @@ class SegmentUpload:
 
     @property
     def key(self) -> str:
-        """Of its object."""
+        """Key of its data object."""
         return self.record.location.key
 
     @property
@@ -121,38 +121,33 @@ class SegmentUpload:
         return records.end_of(self.record)
 
     @property
-    def reached(self) -> Position:
-        """The last entry that is planned; the one before its begin where none is."""
+    def planned_end(self) -> Position:
+        """The last planned entry; the entry before its begin if none is planned."""
         return records.planned_end(self.record) or self.begin.previous()
 
     @property
     def first_not_uploaded(self) -> Position | None:
-        """The first of its entries that no uploaded part has, as far as is recorded; None where all are uploaded."""
+        """The first of its entries that is in no uploaded part, by its record; None if all are uploaded."""
         missing = records.missing_parts(self.record)
         if missing:
             return records.position_of(missing[0].begin)
-        return None if self.whole else self.reached.next()
+        return None if self.is_uploaded else self.planned_end.next()
 
     @property
-    def frame_bytes(self) -> int:
-        """Of all entries that are planned, by which its size counts."""
-        return records.planned_frame_bytes(self.record)
-
-    @property
-    def whole(self) -> bool:
+    def is_uploaded(self) -> bool:
         """Whether it has ended and all its parts are uploaded."""
-        return records.parts_whole(self.record)
+        return records.is_uploaded(self.record)
 
     @property
-    def in_flight(self) -> int:
-        """Parts that tasks are uploading."""
-        return len(self._in_flight)
+    def running_parts(self) -> int:
+        """Number of parts that tasks are uploading."""
+        return len(self._running)
 
     def refresh(self) -> None:
-        """Find out how the last change of the record ended, where that is unknown: what follows is planned from it.
+        """Read the record again if the outcome of its last change is unknown: parts are planned from it.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             MetadataError: The store failed.
         """
         if not self._ended:
@@ -174,17 +169,17 @@ class SegmentUpload:
         """Begin a segment.
 
         Args:
-            env: What the topic's segments share.
-            location: Where it goes.
+            env: Services of the topic's segments.
+            location: Its tier location.
             begin: Its first entry.
-            end: Its last entry; None where it is to be live.
-            sizes: How it is cut.
-            first_ms: When its first entry was written.
+            end: Its last entry; None for a live segment.
+            sizes: Sizes of its blocks and parts.
+            first_ms: Time of its first entry.
 
         Raises:
-            Fenced: Another owner has taken over.
-            OffloadConflict: The list has changed so that no segment can begin there.
-            MetadataError: The store failed; the next advance finds out what was done.
+            Fenced: The topic has a new owner.
+            OffloadConflict: The ledger list has changed so that no segment can begin at ``begin``.
+            MetadataError: The store failed; the segment may be assigned.
         """
         now_ms = env.clock.now_ms()
         uuid = env.new_uuid()
@@ -211,14 +206,14 @@ class SegmentUpload:
     # --- steps 3 to 5 -------------------------------------------------------------------------------------------------
 
     def extend(self, entries: PositionRange, *, closing: bool) -> None:
-        """Plan further parts, and record them; with the end where it closes.
+        """Plan further parts and record them, together with the end if the segment closes.
 
         Args:
-            entries: Entries behind :attr:`reached`, up to the end where it closes.
+            entries: Entries after :attr:`planned_end`; up to the end if the segment closes.
             closing: Whether the segment ends with them.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             HotLogError: The ledgers cannot be read now.
             MetadataError: The store failed.
         """
@@ -238,13 +233,13 @@ class SegmentUpload:
             self._parts.update({part.number: part for part in parts})
 
     def close_as_planned(self) -> None:
-        """Let it end with the last part that is planned; there must be one.
+        """Close the segment with the last planned part; there must be one.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             MetadataError: The store failed.
         """
-        end = records.to_proto(self.reached)
+        end = records.to_proto(self.planned_end)
 
         def edit(record: UploadRecord) -> None:
             if not record.HasField("end"):
@@ -252,22 +247,23 @@ class SegmentUpload:
 
         self._node.update(edit)
 
-    def due(self) -> tuple[StreamTask, ...]:
-        """Tasks for parts that are planned, not uploaded, and in no running task; they count as in flight now.
+    def take_tasks(self) -> tuple[StreamTask, ...]:
+        """Tasks for parts that are planned, not uploaded, and have no running task; they count as running now.
 
         Raises:
-            UploadLost: The store has forgotten the upload.
-            AfterglowError: The upload cannot be created, or the plan not be restored; to be tried again.
+            UploadLost: The store has lost the upload.
+            AfterglowError: The upload cannot be created, or a plan cannot be restored; to be retried.
         """
-        missing = [part for part in records.missing_parts(self.record) if part.number not in self._in_flight]
+        missing = [part for part in records.missing_parts(self.record) if part.number not in self._running]
         if not missing:
             return ()
-        tasks = self._driver_tasks(missing) if self._external else self._part_tasks(missing)
-        self._in_flight.update(task.number for task in tasks)
+        tasks: tuple[StreamTask, ...]
+        if self._external:
+            tasks = tuple(self._env.driver_task(self.record, self._part(part.number)) for part in missing)
+        else:
+            tasks = self._part_tasks(missing)
+        self._running.update(task.number for task in tasks)
         return tasks
-
-    def _driver_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[SegmentTask, ...]:
-        return tuple(self._env.driver_task(self.record, self._part(part.number)) for part in missing)
 
     def _part_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[PartTask, ...]:
         single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
@@ -293,21 +289,21 @@ class SegmentUpload:
             for part in missing
         )
 
-    def settle(self, results: Mapping[int, PartResult]) -> None:
-        """Take results of tasks, by part number, and record the parts that are done.
+    def record_results(self, results: Mapping[int, PartResult]) -> None:
+        """Record the parts that tasks have uploaded, by part number.
 
         Raises:
-            Fenced: Another owner has taken over.
-            UploadLost: The store has forgotten the upload.
-            AfterglowError: A part failed, with the first error; what was done is recorded all the same.
+            Fenced: The topic has a new owner.
+            UploadLost: The store has lost the upload.
+            AfterglowError: The first error of a part; the uploaded parts are recorded nevertheless.
         """
-        self._in_flight.difference_update(results)
-        good = {number: result for number, result in results.items() if result.error is None}
-        if good:
-            parts = {number: self._part(number) for number in good}
+        self._running.difference_update(results)
+        uploaded = {number: result for number, result in results.items() if result.error is None}
+        if uploaded:
+            parts = {number: self._part(number) for number in uploaded}
 
             def edit(record: UploadRecord) -> None:
-                for number, result in good.items():
+                for number, result in uploaded.items():
                     records.add_done(record, parts[number], result)
                 record.attempts = 0
                 record.last_error = ""
@@ -319,15 +315,15 @@ class SegmentUpload:
             if result.error is not None:
                 raise result.error
 
-    def failed(self, error: Exception) -> None:
-        """Record a failure: the segment's status is then ``Failed`` until the next success.
+    def record_failure(self, error: Exception) -> None:
+        """Record a failure: the status of the segment is ``Failed`` until the next success.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             MetadataError: The store failed.
         """
         if self._ended:
-            return  # the segment has not failed; its record may be gone, which is not another owner's doing
+            return  # the segment has not failed; its record may be deleted, but not by a new owner
         attempts = self.record.attempts + 1
         now_ms = self._env.clock.now_ms()
 
@@ -341,13 +337,13 @@ class SegmentUpload:
     # --- steps 6 to 11 ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Make the parts an object, and commit it. All segments before it must be committed.
+        """Complete the object and commit the segment. All segments before it must be committed.
 
         Raises:
-            Fenced: Another owner has taken over; nothing was deleted.
-            UploadLost: The store has forgotten the upload.
+            Fenced: The topic has a new owner; nothing was deleted.
+            UploadLost: The store has lost the upload.
             OffloadConflict: The segment is not assigned any more: it was given up.
-            AfterglowError: To be tried again.
+            AfterglowError: To be retried.
         """
         if not self._ended:
             self._commit()
@@ -382,7 +378,7 @@ class SegmentUpload:
         if self.record.upload_id:
             self._complete(store)
         index = encode_index(records.index_of(self.record))
-        with suppress(ObjectExists):  # of an earlier try, derived from the same record
+        with suppress(ObjectExists):  # put by an earlier attempt, derived from the same record
             store.put(self.key + INDEX_SUFFIX, index, metadata=self._env.user_metadata("index"), if_absent=True)
         self._check(store, index)
 
@@ -395,10 +391,10 @@ class SegmentUpload:
                 copy.read(entry_id, entry_id, 1)
 
     def give_up(self, reason: str) -> None:
-        """Put on record that everything of it is to go, then forget it. No list must name it any more.
+        """Record a pending delete of its objects, then delete its record. The ledger list must not name it any more.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             MetadataError: The store failed.
         """
         self._env.give_up(self.uuid, location_of_record(self.record.location), reason)
@@ -407,8 +403,8 @@ class SegmentUpload:
 
     @property
     def is_movable(self) -> bool:
-        """Whether it failed where it is, and nothing of it was uploaded there as far as is known."""
-        return bool(self.record.last_error) and not (self.record.done or self._in_flight or self._external)
+        """Whether it failed at its tier location, and no part was uploaded there as far as is known."""
+        return bool(self.record.last_error) and not (self.record.done or self._running or self._external)
 
     @property
     def may_leak(self) -> bool:
@@ -416,13 +412,13 @@ class SegmentUpload:
         return self._unsure and not self.record.upload_id and bool(records.missing_parts(self.record))
 
     def replace_unrecorded(self) -> SegmentUpload:
-        """Begin anew under another UUID, since an upload of this one may be there that no record names.
+        """Start again under another UUID, since the store may hold an upload of this one that no record names.
 
-        That a listing shows none proves nothing: it may lag behind, and the request may still be under way. What is
-        given up is checked again until neither can be.
+        A listing without an upload proves nothing: it may lag behind, and the request may still be in progress. The
+        pending delete of this UUID is repeated until neither is possible.
 
         Raises:
-            StorageError: The store does not answer: during an outage UUIDs would pile up.
+            StorageError: The store is unavailable: during an outage every attempt would leave another UUID.
             AfterglowError: See :meth:`start_again`.
         """
         self._env.open_store(location_of_record(self.record.location)).list_uploads(self.key)
@@ -431,18 +427,19 @@ class SegmentUpload:
     def start_again(
         self, location: TierLocation | None = None, *, reason: str = "the store has lost its upload"
     ) -> SegmentUpload:
-        """Begin anew under another UUID, after the store has lost the upload, or somewhere else.
+        """Start again under another UUID, after the store has lost the upload, or at another tier location.
 
-        1. Put a record for the new UUID. *Crash: no list names it, and it is given up.*
-        2. Let it take the old one's place in the list. *Crash: the next owner resumes it, and gives up the old one.*
-        3. Put on record that what there is of the old one is to go, and delete its record. *Crash: the same.*
+        1. Put an upload record for the new UUID. *Crash: no ledger list names it, and it is given up.*
+        2. Replace the old UUID in the ledger list. *Crash: the next owner resumes the new one, and gives up the old
+           one.*
+        3. Record a pending delete of the old one, and delete its record. *Crash: the same.*
 
         Args:
-            location: Where it goes from now on; None: where it went.
-            reason: Why it begins anew where it went.
+            location: Its new tier location; None: the same.
+            reason: Reason of the pending delete, if the location is the same.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             OffloadConflict: The old one is not assigned any more.
             MetadataError: The store failed.
         """
@@ -461,13 +458,13 @@ class SegmentUpload:
         node.create(fresh)
         env.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
         self.give_up(reason if location is None else f"it goes to {location} instead")
-        made = SegmentUpload(env, node)
-        made._unsure = False  # whatever is planned, nothing was asked of the store under this UUID
-        return made
+        upload = SegmentUpload(env, node)
+        upload._unsure = False  # parts are planned, but no request was sent to the store under this UUID
+        return upload
 
     def _create_upload(self) -> None:
         store = self._env.open_store(location_of_record(self.record.location))
-        # The last change of metadata may be long ago. An owner that was fenced since must not leave an upload.
+        # The last change of metadata may be long ago. An owner that was fenced meanwhile must not leave an upload.
         self._env.ledger.check_owner()
         self._unsure = True
         upload = store.create_upload(self.key, metadata=self._env.user_metadata("data"))
@@ -486,20 +483,20 @@ class SegmentUpload:
             try:
                 found = store.head(self.key)
             except ObjectMissing:
-                raise UploadLost(f"{self.key}: the store knows neither the upload nor the object") from error
+                raise UploadLost(f"{self.key}: the store has neither the upload nor the object") from error
             if found.size_bytes != records.planned_bytes(self.record):
                 raise WrongLength(
                     f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
                 ) from error
             if found.metadata.get(INSTANCE_KEY) != self._env.instance:
-                raise UploadLost(f"{self.key}: another writer's object has taken the key") from error
+                raise UploadLost(f"{self.key}: the object was written by another instance") from error
         except PartMismatch:
-            self._forget_wrong_parts(store.list_parts(upload))
+            self._drop_mismatched_parts(store.list_parts(upload))
             raise
 
-    def _forget_wrong_parts(self, held: tuple[Part, ...]) -> None:
-        """Have parts uploaded again that the store does not hold as recorded."""
-        known = {part.number: part for part in held}
+    def _drop_mismatched_parts(self, stored: tuple[Part, ...]) -> None:
+        """Remove parts from the record that the store does not hold as recorded, so that they are uploaded again."""
+        known = {part.number: part for part in stored}
 
         def edit(record: UploadRecord) -> None:
             kept = []
@@ -521,19 +518,19 @@ class SegmentUpload:
                 f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
             )
         if bytes(store.get(self.key + INDEX_SUFFIX)) != index:
-            raise CorruptIndex(f"{self.key}{INDEX_SUFFIX} is not the index that was written: another writer was there")
+            raise CorruptIndex(f"{self.key}{INDEX_SUFFIX} is not the index that was put: it has another writer")
 
     def _put_segment(self, now_ms: int) -> None:
-        made = records.segment_record(self.record, instance=self._env.instance, offloaded_ms=now_ms)
+        record = records.segment_record(self.record, instance=self._env.instance, offloaded_ms=now_ms)
         path = self._env.paths.segment(self._env.ledger.name, self.uuid)
         try:
-            self._env.metadata.put(path, made.SerializeToString(deterministic=True), MUST_NOT_EXIST)
+            self._env.metadata.put(path, record.SerializeToString(deterministic=True), MUST_NOT_EXIST)
         except (VersionConflict, CommitUnknown):
             if self._env.metadata.get(path) is None:
                 raise
 
     def _part(self, number: int) -> PlannedPart:
-        """A part with its blocks; restored from the record where another owner planned it."""
+        """A part with its blocks, restored from the record if another owner planned it."""
         if number not in self._parts:
             planned = self.record.planned[number - 1]
             entries = range_between(

@@ -1,4 +1,4 @@
-"""Upload record of one segment: changed only by compare-and-set, and only by the topic's owner."""
+"""Upload record of one segment in metadata: changed only by compare-and-set, and only by the topic's owner."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
 
 
-_TRIES: Final = 16
+_MAX_ATTEMPTS: Final = 16
 
 
 class UploadRecordNode:
-    """A record and the version at which it is known here. Not thread-safe: a topic's work is serial.
+    """A record and its known version. Not thread-safe: the work of a topic is serial.
 
     Args:
-        metadata: The store.
-        path: Of the node.
-        owner_epoch: Under which the topic is owned here.
+        metadata: The metadata store.
+        path: Path of the node.
+        owner_epoch: Epoch in which this process owns the topic.
     """
 
     def __init__(self, metadata: MetadataStore, path: str, owner_epoch: int) -> None:
@@ -34,32 +34,32 @@ class UploadRecordNode:
         self._version = MUST_NOT_EXIST
         self._stale = False
         self.record = UploadRecord()
-        """As it was last known. Not to be changed: use :meth:`update`."""
+        """The record as it was last read or put. Must not be changed: use :meth:`update`."""
 
     def create(self, record: UploadRecord) -> None:
         """Write the record for the first time.
 
         Raises:
-            MetadataError: The store failed; the record may be there.
+            MetadataError: The store failed; the record may exist.
         """
         self._put(record)
 
     def take_over(self, check_owner: Callable[[], object]) -> bool:
-        """Read the record, and set its epoch to ours, so that an earlier owner can change it no more.
+        """Read the record, and set its epoch to ours, so that an earlier owner cannot change it any more.
 
-        A higher epoch than ours is that of a later owner, or of an owner of the topic's earlier life: epochs begin with
-        the time of day, which may have been set back before the topic was created anew. A later owner has raised the
-        epoch of the topic before that of the record.
+        A higher epoch than ours belongs to a later owner, or to an owner of a deleted topic of the same name: epochs
+        begin with the time of day, which may have been set back before the topic was created again. A later owner has
+        raised the epoch of the topic before that of the record.
 
         Args:
-            check_owner: Reads the topic's own epoch; raises where it is not ours.
+            check_owner: Reads the topic's own epoch; raises if it is not ours.
 
         Returns:
-            Whether there is a record.
+            Whether the record exists.
 
         Raises:
-            Fenced: A later owner has it.
-            CorruptMetadata: It does not parse.
+            Fenced: The topic has a later owner.
+            CorruptMetadata: The record cannot be parsed.
             MetadataError: The store failed.
         """
         if not self._read_any():
@@ -71,28 +71,27 @@ class UploadRecordNode:
         return True
 
     def refresh(self) -> None:
-        """Read the record again where the outcome of its last change is unknown.
+        """Read the record again if the outcome of its last change is unknown.
 
         Raises:
-            Fenced: Another owner has taken over, or the record is gone.
+            Fenced: The topic has a new owner, or the record is deleted.
             MetadataError: The store failed.
         """
         if self._stale and not self._read():
-            raise Fenced(f"{self._path} is gone: the segment was finished or given up by another owner")
+            raise self._deleted()
 
     def update(self, edit: Callable[[UploadRecord], None]) -> None:
         """Change the record.
 
         Args:
-            edit: Changes a copy; called again with a newer one where an outcome was unknown, and then must change
-                nothing that it has changed before.
+            edit: Changes a copy; called again with a newer copy after an unknown outcome. Must be idempotent.
 
         Raises:
-            Fenced: Another owner has taken over, or the record is gone. Nothing was changed.
-            MetadataError: The store failed. The change may have been made, and shows at the next call.
+            Fenced: The topic has a new owner, or the record is deleted. Nothing was changed.
+            MetadataError: The store failed. The change may have been made; the next call reads the record again.
         """
         self.refresh()
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             self._check_owner()
             edited = UploadRecord()
             edited.CopyFrom(self.record)
@@ -103,19 +102,19 @@ class UploadRecordNode:
                 self._put(edited)
             except VersionConflict:
                 if not self._read():
-                    raise Fenced(f"{self._path} is gone: another owner has finished or given up the segment") from None
+                    raise self._deleted() from None
             else:
                 return
-        raise VersionConflict(f"{self._path} was not changed: others changed it {_TRIES} times meanwhile")
+        raise VersionConflict(f"{self._path} was not changed: it was changed {_MAX_ATTEMPTS} times meanwhile")
 
     def delete(self) -> None:
-        """Remove the record; one that is gone is no error.
+        """Delete the record, if it exists.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: The topic has a new owner.
             MetadataError: The store failed.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             if self._stale and not self._read():
                 return
             self._check_owner()
@@ -125,7 +124,10 @@ class UploadRecordNode:
                 self._stale = True
             else:
                 return
-        raise VersionConflict(f"{self._path} was not deleted: others changed it {_TRIES} times meanwhile")
+        raise VersionConflict(f"{self._path} was not deleted: it was changed {_MAX_ATTEMPTS} times meanwhile")
+
+    def _deleted(self) -> Fenced:
+        return Fenced(f"{self._path} is deleted: another owner has finished or given up the segment")
 
     def _check_owner(self) -> None:
         if self.record.owner_epoch > self._epoch:
@@ -148,9 +150,9 @@ class UploadRecordNode:
         return True
 
     def _put(self, record: UploadRecord) -> None:
-        """Put a value, and settle an unknown outcome by reading."""
+        """Put a value; after an unknown outcome, read it to find out."""
         value = record.SerializeToString(deterministic=True)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._version = self._metadata.put(self._path, value, self._version)
             except CommitUnknown:
@@ -169,7 +171,7 @@ class UploadRecordNode:
             self.record = record
             self._stale = False
             return
-        raise CommitUnknown(f"{self._path} was not changed: {_TRIES} tries in a row had no known outcome")
+        raise CommitUnknown(f"{self._path}: the outcome of {_MAX_ATTEMPTS} changes in a row is unknown")
 
 
 def _with_epoch(record: UploadRecord, epoch: int) -> UploadRecord:
