@@ -1,6 +1,7 @@
-"""The contract suite for offload drivers: subclass :class:`afterglow.testing.offloaders.OffloaderContract`.
+"""Contract suite for offload drivers, to be run by the tests of a driver.
 
-Needs the extra ``pulsar-afterglow[testing]``. The test kit of this project itself is in ``tests/support/``.
+Entry point: :class:`afterglow.testing.offloaders.OffloaderContract`, a class to derive from. Needs the extra
+``pulsar-afterglow[testing]``. The test kit of Afterglow itself is in ``tests/support/``.
 """
 
 from importlib.util import find_spec

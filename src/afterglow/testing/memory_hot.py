@@ -1,6 +1,6 @@
-"""A hot log in memory whose completions, failures and crashes a test decides; nothing is durable.
+"""Hot log in memory, with completions, failures and crashes under the control of a test. Nothing is durable.
 
-It keeps the contract of :mod:`afterglow.hot.log`. Appends and state are confirmed at once unless
+It fulfils the contract of :mod:`afterglow.hot.log`. Appends and state are confirmed at once unless
 :attr:`MemoryLog.held` is set; then :meth:`MemoryLog.complete` confirms them.
 """
 
@@ -48,7 +48,7 @@ class MemoryLedger:
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
         """Append one entry; see the protocol."""
-        if not self.closed:  # a closed ledger of a closed log is closed in the first place
+        if not self.closed:  # a closed ledger reports that it is closed, also if its log is closed
             self._log.check_alive()
         total_bytes(parts)
         with self._log.lock:
@@ -82,7 +82,7 @@ class MemoryLedger:
         return memoryview(bytes(out)), count
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame, and behind the last."""
+        """Offset of each frame, and the end of the last."""
         self._check_there()
         if not 0 <= first <= last <= self.confirmed:
             raise IndexError(f"{first}..{last} of {self.confirmed}")
@@ -90,7 +90,7 @@ class MemoryLedger:
         return np.cumsum(lengths, dtype=np.int64)[first : last + 2]
 
     def close(self) -> None:
-        """End the ledger at its last confirmed entry, after the appends under way."""
+        """Close the ledger after its last confirmed entry; pending appends are completed first."""
         self._log.check_alive()
         with self._log.lock:
             self._log.announce("close", self.ledger_id)
@@ -100,7 +100,7 @@ class MemoryLedger:
             self._log.after("close")
 
     def fail(self, error: HotLogError) -> None:
-        """Fail every append under way and fence the ledger."""
+        """Fail every pending append and fence the ledger."""
         self.closed = True
         while self.pending:
             call_each([self.pending.popleft()[1]], error)
@@ -123,21 +123,21 @@ class MemoryLog:
         self.held = False
         """Whether appends and puts wait for :meth:`complete`."""
         self.full = False
-        """Whether the disk is full: creating fails, and so does every append."""
+        """Whether the disk is full: creation of ledgers and every append fail."""
         self.before: Callable[[str], None] = _nothing
-        """Called before every effect, with its name; what it raises ends the process there."""
+        """Called before every effect, with its name; an exception ends the process at that point."""
         self.after: Callable[[str], None] = _nothing
-        """Called after a ledger was created, closed or deleted; what it raises ends the process there."""
+        """Called after a ledger was created, closed or deleted; an exception ends the process at that point."""
         self.subject = 0
-        """The ledger that is changed, while :attr:`before` is called; 0 where it is none yet."""
+        """The ledger that is changed while :attr:`before` is called; 0 if it has no id yet."""
         self.reads = 0
-        """Calls of ``read`` so far."""
+        """Number of calls of ``read``."""
         self._next_id = 1
         self._dead = False
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of all appends under way."""
+        """Bytes of all pending appends."""
         return sum(len(data) for ledger in self.ledgers_by_id.values() for data, _ in ledger.pending)
 
     def create(self) -> MemoryLedger:
@@ -146,7 +146,7 @@ class MemoryLog:
         with self.lock:
             self.announce("create", 0)
             if self.full:
-                raise DiskFull("no room for a new ledger")
+                raise DiskFull("no space for a new ledger")
             ledger = MemoryLedger(self, self._next_id)
             self._next_id += 1
             self.ledgers_by_id[ledger.ledger_id] = ledger
@@ -157,7 +157,7 @@ class MemoryLog:
         """An existing ledger."""
         self.check_alive()
         if ledger_id not in self.ledgers_by_id:
-            raise LedgerMissing(f"there is no ledger {ledger_id}")
+            raise LedgerMissing(f"ledger {ledger_id} does not exist")
         return self.ledgers_by_id[ledger_id]
 
     def delete(self, ledger_id: int) -> None:
@@ -203,10 +203,10 @@ class MemoryLog:
         self.subject = ledger_id
         self.before(effect)
 
-    # --- what a test decides ------------------------------------------------------------------------------------------
+    # --- controls of a test -------------------------------------------------------------------------------------------
 
     def complete(self, count: int | None = None) -> int:
-        """Complete the oldest ``count`` appends and puts, or all; returns how many there were."""
+        """Complete the oldest ``count`` appends and puts, or all; returns their number."""
         done = 0
         with self.lock:
             while self.queue and done != count:
@@ -217,7 +217,7 @@ class MemoryLog:
                     continue
                 key, value, completion = item
                 if self.full:
-                    call_each([completion], DiskFull("no room for a value"))
+                    call_each([completion], DiskFull("no space for a value"))
                     continue
                 if value is None:
                     self.values.pop(key, None)
@@ -227,10 +227,10 @@ class MemoryLog:
         return done
 
     def crash(self, survivors: int = 0) -> MemoryLog:
-        """End this log as a killed process does, and open what is durable.
+        """End this log as the kill of its process would, and open its durable state.
 
         Args:
-            survivors: Of each ledger's appends under way, how many had become durable without a confirmation.
+            survivors: Number of each ledger's pending appends that are durable without a confirmation.
         """
         self._dead = True
         after = MemoryLog()
@@ -238,22 +238,22 @@ class MemoryLog:
         after._next_id = self._next_id
         for ledger_id, ledger in self.ledgers_by_id.items():
             copy = MemoryLedger(after, ledger_id)
-            under_way = [data for data, _ in ledger.pending]
-            copy.entries = [*ledger.entries, *under_way[:survivors]]
+            pending = [data for data, _ in ledger.pending]
+            copy.entries = [*ledger.entries, *pending[:survivors]]
             copy.closed = True
             after.ledgers_by_id[ledger_id] = copy
         return after
 
     def check_alive(self) -> None:
-        """Raise if the process that had this log has ended."""
+        """Raise an error if the log was closed, or its process has ended."""
         if self._dead:
             raise HotLogError("this hot log is closed")
 
     def _complete_append(self, ledger: MemoryLedger) -> None:
-        if not ledger.pending:  # failed with one before
+        if not ledger.pending:  # failed together with an earlier append
             return
         if self.full:
-            ledger.fail(DiskFull("no room for an entry"))
+            ledger.fail(DiskFull("no space for an entry"))
             return
         data, completion = ledger.pending.popleft()
         ledger.entries.append(data)

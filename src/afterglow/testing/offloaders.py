@@ -1,4 +1,4 @@
-"""The contract of offload drivers as a test class: subclass it, say how to make your offloader, and run pytest.
+"""Contract of offload drivers as a test class: derive from it, create your offloader in ``make``, and run pytest.
 
     class TestMyOffloader(OffloaderContract):
         @pytest.fixture
@@ -6,9 +6,9 @@
             policy = BrokerConfig(managed_ledger_extra_configurations=(("directory", str(tmp_path)),))
             return lambda: MyOffloader(policy)
 
-Every call of ``make`` stands for another process: what one offloader has stored, the next must find by the driver
-metadata alone. The place must be empty at the start of every test. What the contract demands is written in
-:mod:`afterglow.offload.offloader`.
+Every call of ``make`` stands for another process: the next offloader must find stored data by the driver metadata
+alone. The tier location must be empty at the start of every test. :mod:`afterglow.offload.offloader` describes the
+contract.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _SIZES: Final = (0, 1, 100, 4_000, 70_000)
 
 
 class OffloaderContract:
-    """What every offload driver must do. A driver that takes whole ledgers only skips what is about segments."""
+    """Contract of every offload driver. Tests of segments are skipped for a driver that supports whole ledgers only."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Makes an offloader over the same place each time; to be overridden."""
+        """Creates an offloader, of the same tier location each time; to be overridden."""
         raise NotImplementedError
 
     @pytest.fixture
     def streaming(self, make: Make) -> Make:
-        """The same where the driver writes segments."""
+        """The same, if the driver supports segments."""
         if not can_stream(make()):
-            pytest.skip("the driver takes whole ledgers only")
+            pytest.skip("the driver supports whole ledgers only")
         return make
 
     # --- the driver itself --------------------------------------------------------------------------------------------
 
-    def test_it_is_an_offloader_and_says_where_objects_go(self, make: Make) -> None:
-        """Place and metadata are plain text, and the same from every offloader of one policy."""
+    def test_it_is_an_offloader_with_a_tier_location(self, make: Make) -> None:
+        """Location and metadata are plain text, and the same for every offloader of one policy."""
         one, other = make(), make()
         assert isinstance(one, LedgerOffloader)
         assert one.location.driver
@@ -73,9 +73,9 @@ class OffloaderContract:
     # --- whole ledgers ------------------------------------------------------------------------------------------------
 
     def test_a_ledger_is_read_back_as_it_was(self, make: Make) -> None:
-        """All of it by a scan, and any part of it by reads."""
+        """All entries by a scan, and any range by reads."""
         entries = _entries(60)
-        ledger, uuid = _sealed(entries), uuid4()
+        ledger, uuid = _closed(entries), uuid4()
         make().offload(ledger, uuid, _EXTRA)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), uuid))
         assert _scanned(copy, 0, 59) == list(enumerate(entries))
@@ -84,9 +84,9 @@ class OffloaderContract:
             assert _read(copy, first, 59, 1)[:1] == [(first, entries[first])]
 
     def test_a_read_keeps_to_its_bounds(self, make: Make) -> None:
-        """At least one entry, none behind the last one wanted, and further ones only within the bytes allowed."""
+        """At least one entry, none after the last requested one, and further ones only within ``max_bytes``."""
         entries = _entries(60)
-        ledger, uuid = _sealed(entries), uuid4()
+        ledger, uuid = _closed(entries), uuid4()
         make().offload(ledger, uuid, _EXTRA)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), uuid))
         for first, last, max_bytes in ((0, 59, 1), (5, 5, 1 << 20), (5, 6, 1 << 20), (10, 59, 20_000)):
@@ -96,45 +96,45 @@ class OffloaderContract:
             assert sum(len(data) + FRAME_BYTES for _, data in found[1:]) <= max_bytes
 
     def test_a_ledger_offloaded_twice_under_one_uuid_is_the_same_ledger(self, make: Make) -> None:
-        """A worker that died may have done it all, or nothing."""
+        """A worker that died may have done all of its work, or none."""
         entries = _entries(10)
-        ledger, uuid = _sealed(entries), uuid4()
+        ledger, uuid = _closed(entries), uuid4()
         for _ in range(2):
             make().offload(ledger, uuid, _EXTRA)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), uuid))
         assert _scanned(copy, 0, 9) == list(enumerate(entries))
 
-    def test_what_was_never_stored_is_missing(self, make: Make) -> None:
-        """A ledger and a segment alike."""
+    def test_data_that_was_never_stored_is_missing(self, make: Make) -> None:
+        """For ledgers and segments alike."""
         for segment in (False, True):
             with pytest.raises(ObjectMissing):
                 _scanned(make().read_offloaded(1, _context(make(), uuid4(), segment=segment)), 0, 0)
 
     def test_an_entry_that_is_not_in_the_copy_is_an_error(self, make: Make) -> None:
-        """Never an empty run, and never another entry."""
-        ledger, uuid = _sealed(_entries(5)), uuid4()
+        """A read never returns nothing, or another entry."""
+        ledger, uuid = _closed(_entries(5)), uuid4()
         make().offload(ledger, uuid, _EXTRA)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), uuid))
         with pytest.raises(AfterglowError):
             copy.read(5, 9, 1 << 20)
 
-    def test_what_is_deleted_is_gone_and_nothing_else(self, make: Make) -> None:
-        """Deleting again, and deleting what never was, is no error."""
+    def test_a_delete_removes_one_copy_and_no_other(self, make: Make) -> None:
+        """A second delete, and the delete of a copy that never existed, are not errors."""
         entries = _entries(5)
-        ledger, kept, gone = _sealed(entries), uuid4(), uuid4()
-        for uuid in (kept, gone):
+        ledger, kept, deleted = _closed(entries), uuid4(), uuid4()
+        for uuid in (kept, deleted):
             make().offload(ledger, uuid, _EXTRA)
-        for uuid in (gone, gone, uuid4()):
+        for uuid in (deleted, deleted, uuid4()):
             make().delete_offloaded(ledger.ledger_id, uuid, make().driver_metadata())
         with pytest.raises(ObjectMissing):
-            _scanned(make().read_offloaded(ledger.ledger_id, _context(make(), gone)), 0, 0)
+            _scanned(make().read_offloaded(ledger.ledger_id, _context(make(), deleted)), 0, 0)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), kept))
         assert _scanned(copy, 0, 4) == list(enumerate(entries))
 
     def test_one_copy_serves_many_threads(self, make: Make) -> None:
-        """Consumers of a topic share it."""
+        """Consumers of a topic share one copy."""
         entries = _entries(60)
-        ledger, uuid = _sealed(entries), uuid4()
+        ledger, uuid = _closed(entries), uuid4()
         make().offload(ledger, uuid, _EXTRA)
         copy = make().read_offloaded(ledger.ledger_id, _context(make(), uuid))
         with ThreadPoolExecutor(4) as threads:
@@ -144,7 +144,7 @@ class OffloaderContract:
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def test_a_segment_holds_parts_of_several_ledgers(self, streaming: Make) -> None:
-        """From the middle of one to the middle of another; each is read by itself."""
+        """From the middle of one ledger to the middle of another; each is read separately."""
         uuid, held = uuid4(), {3: _entries(20), 4: _entries(30), 9: _entries(5)}
         handle = _begin(streaming, uuid)
         assert handle.last_offered() is None
@@ -162,7 +162,7 @@ class OffloaderContract:
             assert _read(copy, last, last, 1) == [(last, held[ledger_id][-1])]
 
     def test_entries_offered_one_by_one_and_as_ranges_make_the_same_segment(self, streaming: Make) -> None:
-        """A caller has them as it has them."""
+        """Callers have entries in either form."""
         entries, one, other = _entries(50), uuid4(), uuid4()
         singly, ranged = _begin(streaming, one), _begin(streaming, other)
         for number, data in enumerate(entries):
@@ -174,9 +174,10 @@ class OffloaderContract:
             copy = streaming().read_offloaded(1, _context(streaming(), uuid, segment=True))
             assert _scanned(copy, 0, 49) == list(enumerate(entries))
 
-    def test_a_buffer_belongs_to_the_caller_again_after_an_offer(self, streaming: Make) -> None:
+    def test_the_caller_may_reuse_a_buffer_after_an_offer(self, streaming: Make) -> None:
         """It is filled with the next entries at once."""
-        uuid, handle = (made := uuid4()), _begin(streaming, made)
+        uuid = uuid4()
+        handle = _begin(streaming, uuid)
         buffer = bytearray(frame_entries([b"first" * 50]))
         assert handle.offer_range(buffer, Position(1, 0), 1) == 1
         buffer[:] = bytes(len(buffer))
@@ -198,15 +199,15 @@ class OffloaderContract:
         assert handle.last_offered() == Position(3, 5)
         assert handle.result().end == Position(3, 5)
 
-    def test_there_is_no_empty_segment(self, streaming: Make) -> None:
-        """A result without entries is refused."""
+    def test_an_empty_segment_is_refused(self, streaming: Make) -> None:
+        """A handle without entries has no result."""
         handle = _begin(streaming, uuid4())
         with pytest.raises(InvalidPosition):
             handle.result()
         handle.abort()
 
-    def test_a_segment_that_has_ended_takes_no_more_entries(self, streaming: Make) -> None:
-        """Whether by its result or by an abort."""
+    def test_a_segment_that_has_ended_accepts_no_more_entries(self, streaming: Make) -> None:
+        """After its result, and after an abort."""
         for end in ("result", "abort"):
             handle = _begin(streaming, uuid4())
             _offer(handle, 1, 0, [b"a"])
@@ -215,8 +216,8 @@ class OffloaderContract:
             with pytest.raises(HandleClosed):
                 handle.offer_entry(1, 1, b"b")
 
-    def test_an_attempt_that_is_aborted_or_abandoned_is_no_segment(self, streaming: Make) -> None:
-        """Nobody reads half of one."""
+    def test_an_aborted_or_abandoned_attempt_stores_no_segment(self, streaming: Make) -> None:
+        """No reader sees a part of one."""
         for end in ("abort", "last_offered"):
             uuid = uuid4()
             handle = _begin(streaming, uuid)
@@ -226,7 +227,7 @@ class OffloaderContract:
                 _scanned(streaming().read_offloaded(1, _context(streaming(), uuid, segment=True)), 0, 9)
 
     def test_attempts_of_one_segment_do_not_disturb_each_other(self, streaming: Make) -> None:
-        """One died half-way, one finished, one is late and finishes too, one is late and gives up."""
+        """One died half-way, one finished, one is late and finishes too, one is late and aborts."""
         entries, uuid = _entries(30), uuid4()
         dead, late, lost, done = (_begin(streaming, uuid) for _ in range(4))
         _offer(dead, 1, 0, entries[:7])
@@ -238,8 +239,8 @@ class OffloaderContract:
         copy = streaming().read_offloaded(1, _context(streaming(), uuid, segment=True))
         assert _scanned(copy, 0, 29) == list(enumerate(entries))
 
-    def test_deleting_a_segment_takes_what_died_attempts_have_left(self, streaming: Make) -> None:
-        """Finished or not; deleting again is no error, and other segments stay."""
+    def test_deleting_a_segment_deletes_the_data_of_all_its_attempts(self, streaming: Make) -> None:
+        """Finished or not; a second delete is not an error, and other segments are kept."""
         entries, kept, finished, unfinished = _entries(30), uuid4(), uuid4(), uuid4()
         for uuid in (kept, finished):
             handle = _begin(streaming, uuid)
@@ -262,7 +263,7 @@ def _entries(count: int) -> list[bytes]:
     return [choose.randbytes(choose.choice(_SIZES)) for _ in range(count)]
 
 
-def _sealed(entries: Iterable[bytes]) -> MemoryLedger:
+def _closed(entries: Iterable[bytes]) -> MemoryLedger:
     ledger = MemoryLog().create()
     for entry in entries:
         ledger.append((entry,), lambda _error: None)
@@ -280,14 +281,14 @@ def _begin(make: Make, uuid: UUID) -> OffloadHandle:
 
 
 def _offer(handle: OffloadHandle, ledger_id: int, first: int, entries: Sequence[bytes]) -> None:
-    """Offer entries as a task does: as a range, waiting where the driver has no room."""
+    """Offer entries as a task does: as a range, waiting while the driver's buffer is full."""
     framed = frame_entries(entries, first)
     offsets = scan_frames(framed, first).offsets
     taken = 0
     while taken < len(entries):
         rest = memoryview(framed)[int(offsets[taken]) :]
         more = handle.offer_range(rest, Position(ledger_id, first + taken), len(entries) - taken)
-        assert more or handle.wait() or handle.can_offer(0), "the handle refuses, and nothing is under way"
+        assert more or handle.wait() or handle.can_offer(0), "the handle refuses an entry, and no upload is in progress"
         taken += more
 
 

@@ -1,10 +1,10 @@
 """An offload driver for Afterglow: every offloaded ledger, and every segment, is one zip file in a directory.
 
-A member holds up to a megabyte of consecutive entries of one ledger, framed as Afterglow frames them, and is named
-``LEDGER/FIRST-LAST``. So any entry is found by the names alone, and reading it decompresses one member.
+A member holds up to a megabyte of consecutive entries of one ledger, in Afterglow's frames, and is named
+``LEDGER/FIRST-LAST``. So any entry is found by the names alone, and a read decompresses one member.
 
-A zip file is written under a temporary name of its own attempt, synced, and renamed: a reader sees all of it or
-nothing, two attempts of one UUID never meet, and the later one replaces the earlier with the same entries.
+Each attempt writes a zip file under a temporary name, syncs and renames it: a reader sees a complete file or none, two
+attempts of one UUID do not conflict, and the later one replaces the earlier with the same entries.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from afterglow.tier.locations import Tiers
 
 DRIVER = "zip"
-"""As ``pyproject.toml`` registers it."""
+"""The name that ``pyproject.toml`` registers."""
 DIRECTORY = "directory"
-"""The one setting: where zip files go. Kept with every ledger and segment, so that a later change strands nothing."""
+"""The only setting: the directory of zip files. Kept with every ledger and segment, so that it may be changed later."""
 MEMBER_BYTES = 1 << 20
 
 
 class ZipOffloader(LedgerOffloader):
-    """The driver. Made anew for every use, in the server and in Spark's workers: it must be cheap.
+    """The driver. Created for every use, in the server and in Spark's workers: creation must be cheap.
 
     Args:
-        policy: The topic's effective policy; what is particular to a driver stands in its extra configurations.
-        own: The server's own tier; of no use here.
-        tiers: Opens object stores; of no use here.
+        policy: The topic's effective policy; settings of the driver are in its extra configurations.
+        own: The server's own tier; not used.
+        tiers: Opens object stores; not used.
     """
 
     def __init__(self, policy: BrokerConfig, own: TierLocation | None = None, tiers: Tiers | None = None) -> None:  # noqa: ARG002
@@ -61,11 +61,11 @@ class ZipOffloader(LedgerOffloader):
 
     @property
     def location(self) -> TierLocation:
-        """Where zip files go."""
+        """The directory of new zip files."""
         return TierLocation(DRIVER, self._configured())
 
     def driver_metadata(self) -> dict[str, str]:
-        """What finds them again."""
+        """The directory, which finds zip files again after a change of policy."""
         return {DIRECTORY: self._configured()}
 
     def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:
@@ -83,16 +83,16 @@ class ZipOffloader(LedgerOffloader):
             raise
 
     def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> ZipHandle:
-        """Begin a segment where it was assigned to."""
+        """Begin a segment in the directory to which it was assigned."""
         return ZipHandle(_path(driver_metadata[DIRECTORY], uuid), uuid, driver_metadata)
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> ZipCopy:
-        """Open what a zip file holds of a ledger."""
+        """Open the entries of a ledger in a zip file."""
         directory = context.driver_metadata[DIRECTORY]
         return ZipCopy(_path(directory, context.uuid, None if context.segment else ledger_id), ledger_id)
 
     def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
-        """Delete a zip file, and what attempts that died have left of it."""
+        """Delete a zip file, and temporary files that failed attempts have left."""
         path = _path(driver_metadata[DIRECTORY], uuid, ledger_id)
         for each in (path, *_attempts(path)):
             each.unlink(missing_ok=True)
@@ -109,9 +109,9 @@ class ZipHandle(OffloadHandle):
     """One zip file that is being written.
 
     Args:
-        path: Of the finished file.
-        uuid: Of the segment, or of the offload of a ledger.
-        comment: For people who look into the file.
+        path: Path of the finished file.
+        uuid: UUID of the segment, or of the offload of a ledger.
+        comment: Comment of the zip file, for operators.
     """
 
     def __init__(self, path: Path, uuid: UUID, comment: Mapping[str, str]) -> None:
@@ -130,27 +130,27 @@ class ZipHandle(OffloadHandle):
         self._closed = False
         self._result: OffloadResult | None = None
 
-    def can_offer(self, size: int) -> bool:  # noqa: ARG002 - there is room on the disk, or writing fails
-        """Whether the handle is open: it writes at once, and so always has room."""
+    def can_offer(self, size: int) -> bool:  # noqa: ARG002 - every size is accepted, unless the disk is full
+        """Whether the handle is open: it writes at once, and accepts every entry."""
         return not self._closed
 
     def offer_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> bool:
-        """Take an entry."""
+        """Accept an entry."""
         view = memoryview(data).cast("B")
         self._take(Position(ledger_id, entry_id), FRAME.pack(view.nbytes, entry_id) + view, 1)
         return True
 
     def offer_range(self, buffer: Buffer, first_id: Position, count: int) -> int:
-        """Take framed entries as they are: members hold the same frames."""
+        """Accept framed entries as they are: members hold the same frames."""
         self._take(first_id, memoryview(buffer).cast("B"), count)
         return count
 
     def last_offered(self) -> Position | None:
-        """The last entry that was taken."""
+        """The last accepted entry."""
         return self._last
 
     def result(self) -> OffloadResult:
-        """Finish the file, sync it, and give it its name."""
+        """Finish the file, sync it, and rename it."""
         if self._result is not None:
             return self._result
         self._check_open()
@@ -162,17 +162,17 @@ class ZipHandle(OffloadHandle):
         try:
             _sync(self._temporary)
             self._temporary.replace(self._path)
-        except FileNotFoundError as error:  # the attempt that finished first has tidied up
+        except FileNotFoundError as error:  # the attempt that finished first has deleted it
             if not self._path.exists():
                 raise ObjectMissing(f"{self._path} was deleted while it was written") from error
         _sync(self._path.parent)
-        for other in _attempts(self._path):  # of workers that died, or are only slow: the file is there now
+        for other in _attempts(self._path):  # of workers that died, or are only slow: the file is complete now
             other.unlink(missing_ok=True)
         self._result = OffloadResult(self._uuid, self._begin, self._last)
         return self._result
 
     def abort(self) -> None:
-        """Drop the temporary file; a finished one stays."""
+        """Delete the temporary file; a finished file is kept."""
         self._closed = True
         if self._result is None:
             self._zip.close()
@@ -210,7 +210,7 @@ class _Member(NamedTuple):
 
 
 class ZipCopy(LedgerCopy):
-    """What a zip file holds of one ledger. Thread-safe: every read opens the file for itself.
+    """Entries of one ledger in a zip file. Thread-safe: every read opens the file for itself.
 
     Args:
         path: The file.
@@ -251,9 +251,9 @@ class ZipCopy(LedgerCopy):
         try:
             return ZipFile(self._path)
         except FileNotFoundError as error:
-            raise ObjectMissing(f"there is no zip file {self._path}") from error
+            raise ObjectMissing(f"zip file {self._path} does not exist") from error
         except BadZipFile as error:
-            raise CorruptBlock(f"{self._path} is not a zip file: {error}") from error
+            raise CorruptBlock(f"{self._path} is not a valid zip file: {error}") from error
 
 
 def _path(directory: str, uuid: UUID, ledger_id: int | None = None) -> Path:
@@ -261,12 +261,12 @@ def _path(directory: str, uuid: UUID, ledger_id: int | None = None) -> Path:
 
 
 def _attempts(path: Path) -> list[Path]:
-    """Temporary files of a zip file: of attempts that are under way, or have died."""
+    """Temporary files of a zip file, of attempts that are in progress or have failed."""
     return list(path.parent.glob(f".{path.name}.*.part"))
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a directory."""
+    """Sync a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
