@@ -12,6 +12,7 @@ from afterglow.offload.block_offloader import object_metadata
 from afterglow.offload.offloader import NAME_KEY, extra_metadata, recorded_location
 from afterglow.offload.pending_deletes import PendingDelete, pending_delete_of_ledger
 from afterglow.offload.segments.part_planner import Sizes
+from afterglow.offload.segments.uncovered import find_ledger
 from afterglow.offload.task import SegmentTask
 from afterglow.read.driver_copies import open_driver_copy
 from afterglow.tier.drivers import can_stream
@@ -139,8 +140,8 @@ def segment_environment(
     extra = extra_metadata(name, cluster=env.cluster, instance=env.instance)
 
     def give_up_ledger(ledger_id: int) -> None:
-        row = next((row for row in ledger.info.ledgerInfo if row.ledgerId == ledger_id), None)
-        if row is not None and (pending := pending_delete_of_ledger(row)) is not None:
+        ledger_info = find_ledger(ledger.info, ledger_id)
+        if ledger_info is not None and (pending := pending_delete_of_ledger(ledger_info)) is not None:
             env.pending_deletes.record(name, pending, "an attempt to offload the ledger failed")
 
     return SegmentEnvironment(

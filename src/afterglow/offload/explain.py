@@ -90,7 +90,7 @@ def explain(
     obstacle: str | None,
     work: OffloadActivity,
     now_ms: int,
-    streamed: Callable[[ManagedLedgerInfo.LedgerInfo], Explanation | None] = lambda _row: None,
+    streamed: Callable[[ManagedLedgerInfo.LedgerInfo], Explanation | None] = lambda _ledger_info: None,
 ) -> tuple[Explanation, ...]:
     """Explain the state of each ledger, oldest first.
 
@@ -108,17 +108,19 @@ def explain(
     due = planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms, manual_before=work.manual_before)
     kept = planner.kept_bytes(info, writing_to)
     found = []
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        answer = _in_tier(row, policy, work, now_ms)
+    for ledger in sorted(info.ledgerInfo, key=lambda ledger: ledger.ledgerId):
+        answer = _in_tier(ledger, policy, work, now_ms)
         if answer is None and not system:
-            answer = streamed(row)
+            answer = streamed(ledger)
         if answer is None:
-            answer = _not_a_candidate(row, writing_to, obstacle, system=system)
+            answer = _not_a_candidate(ledger, writing_to, obstacle, system=system)
         if answer is None:
-            answer = _in_progress(row, work, now_ms)
-            if answer is None and row.ledgerId in due:
-                answer = Explanation(row.ledgerId, LedgerState.DUE, "It is due and waits for its turn.")
-            answer = _waiting(row, policy, kept, now_ms) if answer is None else with_outage(answer, work.outage, now_ms)
+            answer = _in_progress(ledger, work, now_ms)
+            if answer is None and ledger.ledgerId in due:
+                answer = Explanation(ledger.ledgerId, LedgerState.DUE, "It is due and waits for its turn.")
+            answer = (
+                _waiting(ledger, policy, kept, now_ms) if answer is None else with_outage(answer, work.outage, now_ms)
+            )
         found.append(answer)
     return tuple(found)
 
@@ -165,34 +167,34 @@ def with_outage(answer: Explanation, outage: Outage | None, now_ms: int) -> Expl
 
 
 def _in_tier(
-    row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: OffloadActivity, now_ms: int
+    ledger: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: OffloadActivity, now_ms: int
 ) -> Explanation | None:
-    if not is_fully_offloaded(row):
+    if not is_fully_offloaded(ledger):
         return None
-    count = len(row.offloadContext.offloadSegment)
+    count = len(ledger.offloadContext.offloadSegment)
     in_tier = f"It is in the tier, in {count} segment{'' if count == 1 else 's'}" if count else "It is in the tier"
-    if row.offloadContext.bookkeeperDeleted:
-        return Explanation(row.ledgerId, LedgerState.FREED, f"{in_tier}, and its hot copy is deleted.")
-    free_ms = planner.freed_at_ms(policy, row)
+    if ledger.offloadContext.bookkeeperDeleted:
+        return Explanation(ledger.ledgerId, LedgerState.FREED, f"{in_tier}, and its hot copy is deleted.")
+    free_ms = planner.freed_at_ms(policy, ledger)
     if free_ms is None:
         return Explanation(
-            row.ledgerId,
+            ledger.ledgerId,
             LedgerState.OFFLOADED,
             f"{in_tier}; its hot copy is kept, since managedLedgerOffloadDeletionLagInMillis is not set.",
         )
     if now_ms <= free_ms:
         return Explanation(
-            row.ledgerId,
+            ledger.ledgerId,
             LedgerState.WAITING_FOR_LAG,
             f"{in_tier}; its hot copy is deleted at {at(free_ms)}, in {span(free_ms - now_ms)}, "
             f"managedLedgerOffloadDeletionLagInMillis={policy.managed_ledger_offload_deletion_lag_in_millis} after the "
             "offload.",
             free_ms + 1,
         )
-    failure = (work.failures or {}).get(row.ledgerId)
+    failure = (work.failures or {}).get(ledger.ledgerId)
     if failure is not None:
         return Explanation(
-            row.ledgerId,
+            ledger.ledgerId,
             LedgerState.TO_BE_FREED,
             f"{in_tier}, but its hot copy is kept until that has been verified: {failure.error}. "
             f"Retried in {span(failure.retry_at_ms - now_ms)}.",
@@ -200,35 +202,39 @@ def _in_tier(
             failure.error,
         )
     return Explanation(
-        row.ledgerId, LedgerState.TO_BE_FREED, f"{in_tier}; its hot copy is deleted once that has been verified."
+        ledger.ledgerId,
+        LedgerState.TO_BE_FREED,
+        f"{in_tier}; its hot copy is deleted once that has been verified.",
     )
 
 
 def _not_a_candidate(
-    row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None, obstacle: str | None, *, system: bool
+    ledger: ManagedLedgerInfo.LedgerInfo, writing_to: int | None, obstacle: str | None, *, system: bool
 ) -> Explanation | None:
     """Explain a ledger that cannot be offloaded as a whole."""
-    if not planner.is_closed(row, writing_to):
+    if not planner.is_closed(ledger, writing_to):
         return Explanation(
-            row.ledgerId, LedgerState.OPEN, "It is being written; whole ledgers are offloaded once they are closed."
+            ledger.ledgerId,
+            LedgerState.OPEN,
+            "It is being written; whole ledgers are offloaded once they are closed.",
         )
-    if not row.entries:
-        return Explanation(row.ledgerId, LedgerState.EMPTY, "It has no entries.")
+    if not ledger.entries:
+        return Explanation(ledger.ledgerId, LedgerState.EMPTY, "It has no entries.")
     if system:
-        return Explanation(row.ledgerId, LedgerState.SYSTEM_TOPIC, "System topics are never offloaded.")
+        return Explanation(ledger.ledgerId, LedgerState.SYSTEM_TOPIC, "System topics are never offloaded.")
     if obstacle is not None:
-        return Explanation(row.ledgerId, LedgerState.NO_TIER, f"It cannot be offloaded: {obstacle}", error=obstacle)
+        return Explanation(ledger.ledgerId, LedgerState.NO_TIER, f"It cannot be offloaded: {obstacle}", error=obstacle)
     return None
 
 
-def _in_progress(row: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_ms: int) -> Explanation | None:
-    if row.ledgerId in work.running:
-        return Explanation(row.ledgerId, LedgerState.OFFLOADING, "It is being offloaded now.")
-    failure = (work.failures or {}).get(row.ledgerId)
+def _in_progress(ledger: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_ms: int) -> Explanation | None:
+    if ledger.ledgerId in work.running:
+        return Explanation(ledger.ledgerId, LedgerState.OFFLOADING, "It is being offloaded now.")
+    failure = (work.failures or {}).get(ledger.ledgerId)
     if failure is None:
         return None
     return Explanation(
-        row.ledgerId,
+        ledger.ledgerId,
         LedgerState.FAILED,
         f"The offload failed {times(failure.attempts)}: {failure.error}. "
         f"Retried in {span(failure.retry_at_ms - now_ms)} if it is still due.",
@@ -238,14 +244,14 @@ def _in_progress(row: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_m
 
 
 def _waiting(
-    row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, kept: Mapping[int, int], now_ms: int
+    ledger: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, kept: Mapping[int, int], now_ms: int
 ) -> Explanation:
     threshold = policy.managed_ledger_offload_threshold_in_bytes
-    at_ms = planner.due_at_ms(policy, row)
+    at_ms = planner.due_at_ms(policy, ledger)
     reasons = []
     if threshold >= 0:
         reasons.append(
-            f"it and the closed ledgers after it have {kept[row.ledgerId]} bytes, and "
+            f"it and the closed ledgers after it have {kept[ledger.ledgerId]} bytes, and "
             f"managedLedgerOffloadThresholdInBytes={threshold} keeps that many out of the tier"
         )
     if at_ms is not None:
@@ -255,12 +261,12 @@ def _waiting(
         )
     if not reasons:
         return Explanation(
-            row.ledgerId,
+            ledger.ledgerId,
             LedgerState.NOT_TRIGGERED,
             "Neither managedLedgerOffloadThresholdInBytes nor managedLedgerOffloadThresholdInSeconds is set: only a "
             "manual offload offloads it.",
         )
-    return Explanation(row.ledgerId, LedgerState.WAITING, f"It waits: {'; '.join(reasons)}.", at_ms)
+    return Explanation(ledger.ledgerId, LedgerState.WAITING, f"It waits: {'; '.join(reasons)}.", at_ms)
 
 
 _SHORT: Final = 8
@@ -347,26 +353,26 @@ def _filled_bytes(ledger: ManagedLedger, uploads: Sequence[UploadRecord], hot: H
         return None
 
 
-def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Explanation | None:
+def explain_streamed(view: StreamView, ledger: ManagedLedgerInfo.LedgerInfo) -> Explanation | None:
     """Explain a ledger that segments hold in part, or will hold; None for other ledgers."""
     streams = view.policy.streaming_offload_enabled
-    mine = [upload for upload in view.uploads if _touches(upload, row.ledgerId)]
-    if row.offloadContext.complete or not (streams or mine or row.offloadContext.offloadSegment):
+    mine = [upload for upload in view.uploads if _touches(upload, ledger.ledgerId)]
+    if ledger.offloadContext.complete or not (streams or mine or ledger.offloadContext.offloadSegment):
         return None
-    count = row.entries if row.HasField("entries") else view.entries_of(row.ledgerId)
+    count = ledger.entries if ledger.HasField("entries") else view.entries_of(ledger.ledgerId)
     if not count:
-        if row.HasField("entries") and row.ledgerId != view.writing_to:
+        if ledger.HasField("entries") and ledger.ledgerId != view.writing_to:
             return None
-        return Explanation(row.ledgerId, LedgerState.OPEN, "It is being written, and has no entries yet.")
-    covered = covered_entries(row)
-    planned = sum(_planned(upload, row.ledgerId, count) for upload in mine)
+        return Explanation(ledger.ledgerId, LedgerState.OPEN, "It is being written, and has no entries yet.")
+    covered = covered_entries(ledger)
+    planned = sum(_planned(upload, ledger.ledgerId, count) for upload in mine)
     rest = max(count - covered - planned, 0)
-    cause = _of_segments(view, mine) if mine else _of_none(view, row) if rest else _Cause("It is being written.")
+    cause = _of_segments(view, mine) if mine else _of_none(view, ledger) if rest else _Cause("It is being written.")
     sentence = f"{_shares(count, covered, planned, rest)} {cause.sentence}"
-    if row.ledgerId != view.writing_to:
+    if ledger.ledgerId != view.writing_to:
         sentence += " Its hot copy is kept until all of it is in committed segments."
     state = cause.state or (LedgerState.IN_SEGMENTS if covered or mine else LedgerState.STREAMING)
-    answer = Explanation(row.ledgerId, state, sentence, cause.next_ms, cause.error)
+    answer = Explanation(ledger.ledgerId, state, sentence, cause.next_ms, cause.error)
     return with_outage(answer, _outage(view, mine) if planned + rest else None, view.now_ms)
 
 
@@ -420,7 +426,7 @@ def _of_live(view: StreamView, live: UploadRecord) -> _Cause:
     )
 
 
-def _of_none(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> _Cause:
+def _of_none(view: StreamView, ledger: ManagedLedgerInfo.LedgerInfo) -> _Cause:
     """Reason why uncovered entries are in no segment, for a ledger without an assigned segment."""
     if view.obstacle is not None:
         return _Cause(f"It cannot be streamed: {view.obstacle}", LedgerState.NO_TIER, error=view.obstacle)
@@ -432,7 +438,7 @@ def _of_none(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> _Cause:
         return _Cause(f"It follows the segments that are being uploaded, of which there are {len(view.uploads)}.")
     if view.policy.streaming_offload_enabled:
         return _Cause("The next tick begins a segment with it.")
-    if row.ledgerId == view.writing_to:
+    if ledger.ledgerId == view.writing_to:
         return _Cause(
             "streamingOffloadEnabled is not set any more: the rest goes into a last segment when the ledger is closed."
         )

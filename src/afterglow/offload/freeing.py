@@ -53,27 +53,27 @@ class CopyVerifier:
         self._last: tuple[UUID, ObjectIndex | TierObject] | None = None
         """The segment that was verified last: the next ledger may begin in it."""
 
-    def verify(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+    def verify(self, ledger: ManagedLedgerInfo.LedgerInfo) -> None:
         """Verify that the tier holds all entries of a ledger. Waits for metadata and tier.
 
         Raises:
             AfterglowError: A copy is missing or damaged, or cannot be read now.
         """
-        if row.offloadContext.offloadSegment:
-            self._verify_segments(row)
+        if ledger.offloadContext.offloadSegment:
+            self._verify_segments(ledger)
             return
-        uuid = ledger_uuid(row)
+        uuid = ledger_uuid(ledger)
         if uuid is None:
-            raise CorruptMetadata(f"the ledger list does not name the object of ledger {row.ledgerId}")
-        location = location_of_driver(row.offloadContext.driverMetadata)
-        key = str(ObjectKey(uuid, row.ledgerId))
+            raise CorruptMetadata(f"the ledger list does not name the object of ledger {ledger.ledgerId}")
+        location = location_of_driver(ledger.offloadContext.driverMetadata)
+        key = str(ObjectKey(uuid, ledger.ledgerId))
         if not is_built_in(location.driver):
-            self._read_ends(TierObject(location, key), row.ledgerId, 0, row.entries - 1)
+            self._read_ends(Located(location, key), ledger.ledgerId, 0, ledger.entries - 1)
             return
-        index = self._verified_index(location, key, row.ledgerId)
-        if (last := index.groups[0].last_entry_id) != row.entries - 1:
+        index = self._verified_index(location, key, ledger.ledgerId)
+        if (last := index.groups[0].last_entry_id) != ledger.entries - 1:
             raise WrongLength(
-                f"object {key} in {location} ends with entry {last}, and its ledger with entry {row.entries - 1}"
+                f"object {key} in {location} ends with entry {last}, and its ledger with entry {ledger.entries - 1}"
             )
 
     def _read_ends(self, located: TierObject, ledger_id: int, first: int, last: int) -> None:
@@ -82,29 +82,29 @@ class CopyVerifier:
         for entry_id in (first, last):
             copy.read(entry_id, entry_id, 1)
 
-    def _verify_segments(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+    def _verify_segments(self, ledger: ManagedLedgerInfo.LedgerInfo) -> None:
         first = 0
-        for segment in row.offloadContext.offloadSegment:
+        for segment in ledger.offloadContext.offloadSegment:
             uuid = get_uuid(segment)
             if uuid is None or not segment.complete:
-                raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
+                raise CorruptMetadata(f"ledger {ledger.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
                 self._last = uuid, self._verified_segment(uuid)
-            if isinstance(self._last[1], TierObject):
-                self._read_ends(self._last[1], row.ledgerId, first, segment.endEntryId)
+            if isinstance(self._last[1], Located):
+                self._read_ends(self._last[1], ledger.ledgerId, first, segment.endEntryId)
                 first = segment.endEntryId + 1
                 continue
-            group = self._last[1].group(row.ledgerId)
+            group = self._last[1].group(ledger.ledgerId)
             held = None if group is None else _entry_range(group)
             if held != (first, segment.endEntryId):
                 indexed = "none" if held is None else f"{held[0]} to {held[1]}"
                 raise WrongLength(
-                    f"segment {uuid} should hold entries {first} to {segment.endEntryId} of ledger {row.ledgerId}, and "
-                    f"its index has {indexed}"
+                    f"segment {uuid} should hold entries {first} to {segment.endEntryId} of ledger {ledger.ledgerId}, "
+                    f"and its index has {indexed}"
                 )
             first = segment.endEntryId + 1
-        if first != row.entries:
-            raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
+        if first != ledger.entries:
+            raise WrongLength(f"segments hold {first} entries of ledger {ledger.ledgerId}, which has {ledger.entries}")
 
     def _verified_segment(self, uuid: UUID) -> ObjectIndex | TierObject:
         """The index of a segment's object, or the location to which an external driver wrote it."""

@@ -178,44 +178,47 @@ class LedgerOffload:
         now_ms = self._env.clock.now_ms()
         untried = () if self.manual is None else self.manual.untried
         retriable = {id_ for id_ in due if id_ in untried or self._backoff.is_retry_due(id_, now_ms)}
-        rows = sorted(
-            (row for row in ledger.info.ledgerInfo if row.ledgerId in retriable), key=lambda row: row.ledgerId
+        ledger_infos = sorted(
+            (ledger_info for ledger_info in ledger.info.ledgerInfo if ledger_info.ledgerId in retriable),
+            key=lambda ledger_info: ledger_info.ledgerId,
         )
-        claimed = self._claim(rows, offloader)
+        claimed = self._claim(ledger_infos, offloader)
         if self.manual is not None:
             self.manual.tried(attempt.ledger_id for attempt in claimed)
         if claimed:
             self._prepare(ledger, policy, claimed)
 
-    def _claim(self, rows: Sequence[ManagedLedgerInfo.LedgerInfo], offloader: LedgerOffloader) -> list[LedgerAttempt]:
+    def _claim(
+        self, ledger_infos: Sequence[ManagedLedgerInfo.LedgerInfo], offloader: LedgerOffloader
+    ) -> list[LedgerAttempt]:
         """Begin attempts, in order and within the limits; none for ledgers that have one or are being removed."""
         claimed: list[LedgerAttempt] = []
         with self._env.lock:
             free_bytes = MAX_RUNNING_BYTES - sum(attempt.size_bytes for attempt in self._attempts.values())
-            for row in rows:
-                if row.ledgerId in self._attempts or row.ledgerId in self._removing:
+            for ledger_info in ledger_infos:
+                if ledger_info.ledgerId in self._attempts or ledger_info.ledgerId in self._removing:
                     continue
-                is_full = len(self._attempts) >= MAX_ATTEMPTS or free_bytes < row.size
+                is_full = len(self._attempts) >= MAX_ATTEMPTS or free_bytes < ledger_info.size
                 if self._attempts and is_full:
                     break
-                attempt = self._attempts[row.ledgerId] = self._new_attempt(row, offloader)
+                attempt = self._attempts[ledger_info.ledgerId] = self._new_attempt(ledger_info, offloader)
                 claimed.append(attempt)
-                free_bytes -= row.size
+                free_bytes -= ledger_info.size
         return claimed
 
-    def _new_attempt(self, row: ManagedLedgerInfo.LedgerInfo, offloader: LedgerOffloader) -> LedgerAttempt:
+    def _new_attempt(self, ledger_info: ManagedLedgerInfo.LedgerInfo, offloader: LedgerOffloader) -> LedgerAttempt:
         env = self._env
         order = CopyOrder(
-            ledger_id=row.ledgerId,
-            entries=row.entries,
-            closed_ms=row.timestamp,
+            ledger_id=ledger_info.ledgerId,
+            entries=ledger_info.entries,
+            closed_ms=ledger_info.timestamp,
             uuid=env.new_uuid(),
             extra=extra_metadata(self._name, cluster=env.cluster, instance=env.instance),
             home=env.home,
             instance=env.instance,
             remote=env.remote(),
         )
-        return LedgerAttempt(order, row.size, ledger_uuid(row), offloader, env.clock.monotonic())
+        return LedgerAttempt(order, ledger_info.size, ledger_uuid(ledger_info), offloader, env.clock.monotonic())
 
     def _prepare(self, ledger: ManagedLedger, policy: BrokerConfig, claimed: Sequence[LedgerAttempt]) -> None:
         try:

@@ -5,12 +5,14 @@ A quick report for operators, as in Pulsar. Segments, blocks and orphans are ver
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import InvalidName, TopicMissing
 from afterglow.format.objects import ledger_uuid, parse_key
 from afterglow.ledger.ledger_list import is_fully_offloaded
+from afterglow.offload.segments.uncovered import find_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,11 +91,12 @@ def scan_ledgers(
         found = store.head(listed.key)
         metadata = {name.lower(): value for name, value in found.metadata.items()}
         name = metadata.get("managedledgername")
-        row = None
+        ledger = None
         status = UNKNOWN
         if name is not None and metadata.get("pulsarclustername") == cluster:
-            row = _row(info_of, name, key.ledger_id)
-            status = _status(row, key)
+            with suppress(TopicMissing):
+                ledger = find_ledger(info_of(name), key.ledger_id)
+            status = _status(ledger, key)
         ledgers.append(
             ScannedLedger(
                 ledger_id=key.ledger_id,
@@ -104,8 +107,8 @@ def scan_ledgers(
                 metadata=metadata,
                 managed_ledger=name,
                 status=status,
-                entries=None if row is None else row.entries,
-                offloaded=None if row is None else is_fully_offloaded(row),
+                entries=None if ledger is None else ledger.entries,
+                offloaded=None if ledger is None else is_fully_offloaded(ledger),
             )
         )
     return LedgerScan(tuple(ledgers), complete=True)
@@ -119,17 +122,9 @@ def _ledger_key(text: str) -> ObjectKey | None:
     return None if key.index else key
 
 
-def _row(info_of: Callable[[str], ManagedLedgerInfo], name: str, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
-    try:
-        info = info_of(name)
-    except TopicMissing:
-        return None
-    return next((row for row in info.ledgerInfo if row.ledgerId == ledger_id), None)
-
-
-def _status(row: ManagedLedgerInfo.LedgerInfo | None, key: ObjectKey) -> str:
-    if row is None:
+def _status(ledger: ManagedLedgerInfo.LedgerInfo | None, key: ObjectKey) -> str:
+    if ledger is None:
         return _NOT_FOUND
-    if not row.offloadContext.complete:
+    if not ledger.offloadContext.complete:
         return _NOT_OFFLOADED
-    return OK if ledger_uuid(row) == key.uuid else _BAD_UUID
+    return OK if ledger_uuid(ledger) == key.uuid else _BAD_UUID

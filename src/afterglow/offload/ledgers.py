@@ -219,9 +219,11 @@ def commit(
     uuids = {attempt.ledger_id: attempt.uuid for attempt in attempts}
     info = ledger.update(partial(_complete, uuids=uuids, now_ms=now_ms)).info
     won = {
-        row.ledgerId
-        for row in info.ledgerInfo
-        if is_fully_offloaded(row) and uuids.get(row.ledgerId) == ledger_uuid(row) and row.ledgerId in uuids
+        ledger_info.ledgerId
+        for ledger_info in info.ledgerInfo
+        if is_fully_offloaded(ledger_info)
+        and uuids.get(ledger_info.ledgerId) == ledger_uuid(ledger_info)
+        and ledger_info.ledgerId in uuids
     }
     lost = [attempt for attempt in attempts if attempt.ledger_id not in won]
     for attempt in lost:
@@ -239,16 +241,20 @@ def give_up(context: LedgerContext, ledger: ManagedLedger, ledger_ids: Collectio
         Fenced: The topic has a new owner.
         MetadataError: The ledger list was not changed, or the outcome is unknown; to be retried.
     """
-    found = [pending_delete_of_ledger(row) for row in ledger.info.ledgerInfo if row.ledgerId in ledger_ids]
+    found = [
+        pending_delete_of_ledger(ledger_info)
+        for ledger_info in ledger.info.ledgerInfo
+        if ledger_info.ledgerId in ledger_ids
+    ]
     pending = {each.ledger_id: each for each in found if each is not None}
     for each in pending.values():
         context.pending_deletes.record(context.name, each, _GIVEN_UP)
 
     def edit(info: ManagedLedgerInfo) -> None:
-        for row in info.ledgerInfo:
-            each = pending.get(row.ledgerId)
-            if each is not None and ledger_uuid(row) == each.uuid and not row.offloadContext.complete:
-                row.ClearField("offloadContext")
+        for ledger_info in info.ledgerInfo:
+            each = pending.get(ledger_info.ledgerId)
+            if each is not None and ledger_uuid(ledger_info) == each.uuid and not ledger_info.offloadContext.complete:
+                ledger_info.ClearField("offloadContext")
 
     ledger.update(edit)
 
@@ -258,24 +264,29 @@ def _assign(context: LedgerContext, ledger: ManagedLedger, attempts: Sequence[Le
     if not attempts:
         return set()
     replaced = {attempt.ledger_id: attempt.replaces for attempt in attempts}
-    for row in ledger.info.ledgerInfo:
-        if replaced.get(row.ledgerId) is not None and (pending := pending_delete_of_ledger(row)) is not None:
+    for ledger_info in ledger.info.ledgerInfo:
+        if (
+            replaced.get(ledger_info.ledgerId) is not None
+            and (pending := pending_delete_of_ledger(ledger_info)) is not None
+        ):
             context.pending_deletes.record(context.name, pending, _REPLACED)
     info = ledger.update(partial(_assign_uuids, attempts=attempts)).info
     uuids = {attempt.ledger_id: attempt.uuid for attempt in attempts}
     return {
-        row.ledgerId for row in info.ledgerInfo if row.ledgerId in uuids and uuids[row.ledgerId] == ledger_uuid(row)
+        ledger_info.ledgerId
+        for ledger_info in info.ledgerInfo
+        if ledger_info.ledgerId in uuids and uuids[ledger_info.ledgerId] == ledger_uuid(ledger_info)
     }
 
 
 def _assign_uuids(info: ManagedLedgerInfo, *, attempts: Iterable[LedgerAttempt]) -> None:
     streamed = assigned_from(info)
     by_id = {attempt.ledger_id: attempt for attempt in attempts if streamed is None or attempt.ledger_id < streamed}
-    for row in info.ledgerInfo:
-        attempt = by_id.get(row.ledgerId)
-        if attempt is None or not is_candidate(row, None) or ledger_uuid(row) != attempt.replaces:
+    for ledger_info in info.ledgerInfo:
+        attempt = by_id.get(ledger_info.ledgerId)
+        if attempt is None or not is_candidate(ledger_info, None) or ledger_uuid(ledger_info) != attempt.replaces:
             continue
-        context = row.offloadContext
+        context = ledger_info.offloadContext
         set_uuid(context, attempt.uuid)
         context.driverMetadata.Clear()
         context.driverMetadata.name = attempt.offloader.location.driver
@@ -284,9 +295,9 @@ def _assign_uuids(info: ManagedLedgerInfo, *, attempts: Iterable[LedgerAttempt])
 
 
 def _complete(info: ManagedLedgerInfo, *, uuids: Mapping[int, UUID], now_ms: int) -> None:
-    for row in info.ledgerInfo:
-        context = row.offloadContext
-        ours = row.ledgerId in uuids and get_uuid(context) == uuids[row.ledgerId]
+    for ledger_info in info.ledgerInfo:
+        context = ledger_info.offloadContext
+        ours = ledger_info.ledgerId in uuids and get_uuid(context) == uuids[ledger_info.ledgerId]
         if ours and not context.complete and not context.offloadSegment:
             context.complete = True
             context.timestamp = now_ms

@@ -365,18 +365,18 @@ def pending_delete_of_attempt(attempt: LedgerAttempt) -> PendingDelete:
     return PendingDelete(attempt.uuid, recorded_location(attempt.offloader), attempt.ledger_id, unfinished=True)
 
 
-def pending_delete_of_ledger(row: ManagedLedgerInfo.LedgerInfo) -> PendingDelete | None:
+def pending_delete_of_ledger(ledger: ManagedLedgerInfo.LedgerInfo) -> PendingDelete | None:
     """The whole-ledger object that the ledger list names, complete or not; None if it names none."""
-    uuid = ledger_uuid(row)
+    uuid = ledger_uuid(ledger)
     if uuid is None:
         return None
-    found = _of_driver(uuid, row.ledgerId, row.offloadContext.driverMetadata)
-    return replace(found, unfinished=not row.offloadContext.complete)
+    found = _of_driver(uuid, ledger.ledgerId, ledger.offloadContext.driverMetadata)
+    return replace(found, unfinished=not ledger.offloadContext.complete)
 
 
 def pending_deletes_of_segments(
     name: str,
-    rows: Sequence[ManagedLedgerInfo.LedgerInfo],
+    ledgers: Sequence[ManagedLedgerInfo.LedgerInfo],
     kept: set[UUID],
     metadata: MetadataStore,
     paths: AfterglowPaths,
@@ -385,7 +385,7 @@ def pending_deletes_of_segments(
 
     Args:
         name: The managed-ledger name.
-        rows: The ledgers.
+        ledgers: The ledgers.
         kept: UUIDs that other ledgers of the ledger list name.
         metadata: Holds the records of segments with their tier locations.
         paths: Paths of the records.
@@ -394,8 +394,8 @@ def pending_deletes_of_segments(
         CorruptMetadata: A record cannot be read, so that its tier location is unknown.
         MetadataUnavailable: The store cannot be reached.
     """
-    for row in rows:
-        for segment in row.offloadContext.offloadSegment:
+    for ledger in ledgers:
+        for segment in ledger.offloadContext.offloadSegment:
             uuid = get_uuid(segment)
             if uuid is None or uuid in kept:
                 continue

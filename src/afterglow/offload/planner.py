@@ -30,15 +30,15 @@ def is_system_topic(topic: TopicName) -> bool:
     return str(topic.namespace) == SYSTEM_NAMESPACE or topic.local_name.startswith("__")
 
 
-def is_closed(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
+def is_closed(ledger: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
     """Whether a ledger accepts no more entries, and the ledger list has their number."""
-    return row.HasField("entries") and row.ledgerId != writing_to
+    return ledger.HasField("entries") and ledger.ledgerId != writing_to
 
 
-def is_candidate(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
+def is_candidate(ledger: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
     """Whether a ledger could be offloaded as a whole."""
-    context = row.offloadContext
-    return is_closed(row, writing_to) and row.entries > 0 and not context.complete and not context.offloadSegment
+    context = ledger.offloadContext
+    return is_closed(ledger, writing_to) and ledger.entries > 0 and not context.complete and not context.offloadSegment
 
 
 def is_triggered(policy: BrokerConfig) -> bool:
@@ -67,28 +67,28 @@ def due(
     """
     streamed = assigned_from(info)
     chosen = [
-        row.ledgerId
-        for row, kept_bytes in _walk(info, writing_to)
-        if is_candidate(row, writing_to)
-        and (streamed is None or row.ledgerId < streamed)
+        ledger.ledgerId
+        for ledger, kept_bytes in _walk(info, writing_to)
+        if is_candidate(ledger, writing_to)
+        and (streamed is None or ledger.ledgerId < streamed)
         and (
-            (manual_before is not None and row.ledgerId < manual_before)
+            (manual_before is not None and ledger.ledgerId < manual_before)
             or 0 <= policy.managed_ledger_offload_threshold_in_bytes < kept_bytes
-            or ((at_ms := due_at_ms(policy, row)) is not None and now_ms >= at_ms)
+            or ((at_ms := due_at_ms(policy, ledger)) is not None and now_ms >= at_ms)
         )
     ]
     return tuple(reversed(chosen))
 
 
-def due_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
+def due_at_ms(policy: BrokerConfig, ledger: ManagedLedgerInfo.LedgerInfo) -> int | None:
     """Time at which a closed ledger is due by the time threshold; None if it is not set."""
     seconds = policy.managed_ledger_offload_threshold_in_seconds
-    return None if seconds < 0 else row.timestamp + 1000 * seconds
+    return None if seconds < 0 else ledger.timestamp + 1000 * seconds
 
 
 def kept_bytes(info: ManagedLedgerInfo, writing_to: int | None) -> dict[int, int]:
     """For each closed ledger, the bytes from its first entry to the end of the newest closed ledger."""
-    return {row.ledgerId: total for row, total in _walk(info, writing_to)}
+    return {ledger.ledgerId: total for ledger, total in _walk(info, writing_to)}
 
 
 def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int, ...]:
@@ -99,25 +99,27 @@ def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int,
         pursued: Ledgers that are due, or being offloaded.
     """
     return tuple(
-        row.ledgerId
-        for row in info.ledgerInfo
-        if ledger_uuid(row) is not None and not row.offloadContext.complete and row.ledgerId not in pursued
+        ledger.ledgerId
+        for ledger in info.ledgerInfo
+        if ledger_uuid(ledger) is not None and not ledger.offloadContext.complete and ledger.ledgerId not in pursued
     )
 
 
 def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> tuple[int, ...]:
     """Ids of the ledgers whose hot copies may be freed once their objects have been verified, oldest first."""
     found = (
-        row.ledgerId for row in info.ledgerInfo if (at_ms := freed_at_ms(policy, row)) is not None and now_ms > at_ms
+        ledger.ledgerId
+        for ledger in info.ledgerInfo
+        if (at_ms := freed_at_ms(policy, ledger)) is not None and now_ms > at_ms
     )
     return tuple(sorted(found))
 
 
-def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
+def freed_at_ms(policy: BrokerConfig, ledger: ManagedLedgerInfo.LedgerInfo) -> int | None:
     """The time after which the hot copy of a ledger may be freed; None: it is kept, or freed already."""
-    context = row.offloadContext
+    context = ledger.offloadContext
     lag_ms = policy.managed_ledger_offload_deletion_lag_in_millis
-    if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not is_fully_offloaded(row):
+    if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not is_fully_offloaded(ledger):
         return None
     newest = max((segment.offloadedTimestamp for segment in context.offloadSegment), default=0)
     return max(context.timestamp, newest) + lag_ms
@@ -125,9 +127,9 @@ def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int 
 
 def next_poll_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: BrokerConfig, now_ms: int) -> int | None:
     """The next time at which a ledger becomes due by time, or a hot copy may be freed; None: never."""
-    times_ms = [due_at_ms(policy, row) for row in info.ledgerInfo if is_candidate(row, writing_to)]
+    times_ms = [due_at_ms(policy, ledger) for ledger in info.ledgerInfo if is_candidate(ledger, writing_to)]
     # A ledger is due at its time, and a hot copy may be freed after its time.
-    freed_ms = (freed_at_ms(policy, row) for row in info.ledgerInfo)
+    freed_ms = (freed_at_ms(policy, ledger) for ledger in info.ledgerInfo)
     times_ms += [None if at_ms is None else at_ms + 1 for at_ms in freed_ms]
     return min((at_ms for at_ms in times_ms if at_ms is not None and at_ms > now_ms), default=None)
 
@@ -135,7 +137,7 @@ def next_poll_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: Bro
 def _walk(info: ManagedLedgerInfo, writing_to: int | None) -> Iterator[tuple[ManagedLedgerInfo.LedgerInfo, int]]:
     """Closed ledgers from the newest on, each with the sum of sizes up to and including its own."""
     total = 0
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId, reverse=True):
-        if is_closed(row, writing_to):
-            total += row.size
-            yield row, total
+    for ledger in sorted(info.ledgerInfo, key=lambda ledger: ledger.ledgerId, reverse=True):
+        if is_closed(ledger, writing_to):
+            total += ledger.size
+            yield ledger, total

@@ -361,18 +361,18 @@ class OffloadService:
         """A ledger was closed: poll its topic at the next tick."""
         self._schedule.put(name, 0)
 
-    def before_removal(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+    def before_removal(self, name: str, ledger_infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
         """Record pending deletes of the copies of these ledgers, and cancel their attempts.
 
         Raises:
             MetadataError: Not all pending deletes are recorded.
         """
-        ids = {row.ledgerId for row in rows}
-        staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
+        ids = {ledger_info.ledgerId for ledger_info in ledger_infos}
+        staying = [ledger_info for ledger_info in self._store.info(name).ledgerInfo if ledger_info.ledgerId not in ids]
         kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
         pending = [pending_delete_of_attempt(attempt) for attempt in self._topic(name).begin_removal(ids)]
-        pending += [found for found in map(pending_delete_of_ledger, rows) if found is not None]
-        pending += pending_deletes_of_segments(name, rows, kept, self._metadata, self._paths)
+        pending += [found for found in map(pending_delete_of_ledger, ledger_infos) if found is not None]
+        pending += pending_deletes_of_segments(name, ledger_infos, kept, self._metadata, self._paths)
         if not staying:  # the topic is deleted, and with it segments that no ledger list names yet
             pending += pending_deletes_of_topic(name, self._metadata, self._paths)
         pending.sort(key=lambda each: each.unfinished)  # the last of one UUID counts: an unfinished one, if any
@@ -412,15 +412,15 @@ class OffloadService:
         streaming = self._policies.of(name).streaming_offload_enabled
         if not streaming:
             ledger.commit_ends()
-        rows, layout = ledger.info.ledgerInfo, ledger.layout
-        ids = {row.ledgerId for row in rows}.union(layout.ids)
+        ledger_infos, layout = ledger.info.ledgerInfo, ledger.layout
+        ids = {ledger_info.ledgerId for ledger_info in ledger_infos}.union(layout.ids)
         check_position(str(ledger.topic), ids, layout, position)
         if streaming and position == Position(max(ids, default=-1), 0):
             position = LATEST
         candidates = {
-            row.ledgerId
-            for row in rows
-            if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
+            ledger_info.ledgerId
+            for ledger_info in ledger_infos
+            if ledger_info.ledgerId < position.ledger_id and planner.is_candidate(ledger_info, ledger.writing_to)
         }
         with self._lock:  # a scan drops idle topics
             topic = self._topic(name)

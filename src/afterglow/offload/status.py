@@ -231,12 +231,14 @@ class OffloadStatistics:
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
     """The statistics of a topic, given its ledger list and the hot log. May wait for a disk."""
-    rows = [row for row in info.ledgerInfo if is_fully_offloaded(row)]
-    partly = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment and not is_fully_offloaded(row)]
+    ledgers = [ledger for ledger in info.ledgerInfo if is_fully_offloaded(ledger)]
+    partly = [
+        ledger for ledger in info.ledgerInfo if ledger.offloadContext.offloadSegment and not is_fully_offloaded(ledger)
+    ]
     attempts = topic.ledgers.attempts
     return OffloadStatistics(
-        offloaded_bytes=sum(row.size for row in rows) + sum(_covered_bytes(row, hot) for row in partly),
-        last_ledger_id=max((row.ledgerId for row in rows), default=0),
+        offloaded_bytes=sum(ledger.size for ledger in ledgers) + sum(_covered_bytes(ledger, hot) for ledger in partly),
+        last_ledger_id=max((ledger.ledgerId for ledger in ledgers), default=0),
         last_success_ms=topic.last_success_ms,
         last_failure_ms=topic.last_failure_ms,
         running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
@@ -252,12 +254,12 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
     )
 
 
-def _covered_bytes(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
+def _covered_bytes(ledger: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
     """Bytes of the entries of a ledger that are in committed segments; 0 if the hot log cannot be read."""
-    last = covered_entries(row) - 1
+    last = covered_entries(ledger) - 1
     if last < 0:
         return 0
     try:
-        return int(hot.open(row.ledgerId).offsets(last, last)[1]) - FRAME_BYTES * (last + 1)
+        return int(hot.open(ledger.ledgerId).offsets(last, last)[1]) - FRAME_BYTES * (last + 1)
     except (HotLogError, IndexError):
         return 0

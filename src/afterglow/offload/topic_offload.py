@@ -379,7 +379,7 @@ class TopicOffload:
         if self.ledgers.due(info, writing_to, policy) or planner.given_up(info, pursued=()):
             return True
         # After a crash the length and the closing time of the last ledger are known only once the topic is opened.
-        unknown = not opened and any(not row.HasField("entries") for row in info.ledgerInfo)
+        unknown = not opened and any(not ledger_info.HasField("entries") for ledger_info in info.ledgerInfo)
         if unknown and planner.is_triggered(policy) and self.ledgers.obstacle(policy) is None:
             return True
         self._schedule_next(info, writing_to, policy)
@@ -388,14 +388,14 @@ class TopicOffload:
     def _free(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         """Free hot copies whose lag has passed, once their objects have been verified."""
         now_ms = self._env.clock.now_ms()
-        rows = {row.ledgerId: row for row in ledger.info.ledgerInfo}
+        ledger_infos = {ledger_info.ledgerId: ledger_info for ledger_info in ledger.info.ledgerInfo}
         freeable = planner.freeable(ledger.info, policy=policy, now_ms=now_ms)
         due = [ledger_id for ledger_id in freeable if self._backoff.is_retry_due(ledger_id, now_ms)]
         copies = CopyVerifier(self.name, policy, self._env.tiers, self._env.metadata, self._env.paths)
         verified = []
         for ledger_id in due[:_MAX_FREED]:
             try:
-                copies.verify(rows[ledger_id])
+                copies.verify(ledger_infos[ledger_id])
             except AfterglowError as error:
                 self._backoff.record(ledger_id, error, "keeps its hot copy", self.tiers)
             else:
@@ -410,7 +410,7 @@ class TopicOffload:
     def _prune_backoff(self, info: ManagedLedgerInfo, policy: BrokerConfig) -> None:
         """Remove failures of ledgers that need no more work."""
         freeable = planner.freeable(info, policy=policy, now_ms=self._env.clock.now_ms())
-        outside = {row.ledgerId for row in info.ledgerInfo if not is_fully_offloaded(row)}
+        outside = {ledger_info.ledgerId for ledger_info in info.ledgerInfo if not is_fully_offloaded(ledger_info)}
         self._backoff.retain(outside.union(freeable))
 
     def _stop(self, error: AfterglowError) -> None:
@@ -465,7 +465,7 @@ class TopicOffload:
         """Whether the topic has segments, or its policy wants some."""
         if policy.streaming_offload_enabled or self.uploads or self.has_upload_records:
             return True
-        return any(row.offloadContext.offloadSegment for row in ledger.info.ledgerInfo)
+        return any(ledger_info.offloadContext.offloadSegment for ledger_info in ledger.info.ledgerInfo)
 
     def _open_stream(self, ledger: ManagedLedger) -> TopicStream:
         stream = TopicStream(segment_environment(ledger, self._env, lambda: self.policy))

@@ -161,7 +161,7 @@ def test_a_segment_on_its_way_is_waited_for(*, dry_run: bool) -> None:
     world.run()
     life.set_policies()
     assert world.service.segments(TOPIC)[-1].status is SegmentStatus.ASSIGNED
-    with pytest.raises(OffloadInProgress, match="on its way"):
+    with pytest.raises(OffloadInProgress, match="is being uploaded"):
         world.service.delete_segments(TOPIC, dry_run=dry_run)
     assert world.intents() == ()
     world.run()

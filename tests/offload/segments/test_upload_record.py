@@ -94,7 +94,7 @@ def test_a_record_that_is_gone_is_not_made_again_by_a_change() -> None:
     store = MemoryMetadataStore()
     one, other = new_node(store), new_node(store)
     other.delete()
-    with pytest.raises(Fenced, match="is gone"):
+    with pytest.raises(Fenced, match="is deleted"):
         one.update(setting(attempts=3))
     assert store.get(PATH) is None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from afterglow.errors import OffloadConflict
 from afterglow.format.objects import get_uuid, set_uuid
 from afterglow.format.proto.managed_ledger_pb2 import OffloadSegment
+from afterglow.offload.segments.uncovered import find_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +29,10 @@ def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_m
         OffloadConflict: The ledger is not in the ledger list any more, or was offloaded whole meanwhile, or entries
             before the segment are not covered any more.
     """
-    row = _row(info, begin.ledger_id, uuid)
-    context = row.offloadContext
+    ledger = _find_ledger(info, begin.ledger_id, uuid)
+    context = ledger.offloadContext
     if context.complete:
-        raise OffloadConflict(f"ledger {row.ledgerId} is offloaded whole: segment {uuid} cannot begin in it")
+        raise OffloadConflict(f"ledger {ledger.ledgerId} is offloaded whole: segment {uuid} cannot begin in it")
     if any(get_uuid(item) == uuid for item in context.offloadSegment):
         return
     # If another segment is assigned, perhaps in an earlier ledger, only its record has the begin of the next one.
@@ -39,7 +40,7 @@ def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_m
     covered = max((item.endEntryId + 1 for item in context.offloadSegment), default=0)
     if settled and begin.entry_id != covered:
         raise OffloadConflict(
-            f"segments hold {covered} entries of ledger {row.ledgerId}: segment {uuid} cannot begin at {begin}"
+            f"segments hold {covered} entries of ledger {ledger.ledgerId}: segment {uuid} cannot begin at {begin}"
         )
     if not context.offloadSegment:
         context.Clear()
@@ -53,7 +54,7 @@ def replace_stub(info: ManagedLedgerInfo, *, old: UUID, new: UUID, begin: Positi
     Raises:
         OffloadConflict: The old UUID is not in the ledger list, or the segment is complete.
     """
-    context = _row(info, begin.ledger_id, old).offloadContext
+    context = _find_ledger(info, begin.ledger_id, old).offloadContext
     named = {get_uuid(item): item for item in context.offloadSegment}
     if new in named:
         return
@@ -72,10 +73,11 @@ def commit_segment(
     Raises:
         OffloadConflict: It is not assigned any more, or one of its ledgers is not in the ledger list any more.
     """
-    if all(get_uuid(item) != uuid for item in _row(info, covered[0].ledger_id, uuid).offloadContext.offloadSegment):
+    first_ledger = _find_ledger(info, covered[0].ledger_id, uuid)
+    if all(get_uuid(item) != uuid for item in first_ledger.offloadContext.offloadSegment):
         raise OffloadConflict(f"segment {uuid} is not assigned any more")
     for held in covered:
-        context = _row(info, held.ledger_id, uuid).offloadContext
+        context = _find_ledger(info, held.ledger_id, uuid).offloadContext
         items = [item for item in context.offloadSegment if get_uuid(item) != uuid]
         before = sum(item.complete and item.endEntryId < held.first for item in items)
         known = next((item for item in context.offloadSegment if get_uuid(item) == uuid and item.complete), None)
@@ -91,8 +93,8 @@ def commit_segment(
 
 def remove_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
     """Remove a segment from the ledger list: it was given up, or its object is to be deleted."""
-    for row in info.ledgerInfo:
-        context = row.offloadContext
+    for ledger in info.ledgerInfo:
+        context = ledger.offloadContext
         kept = [item for item in context.offloadSegment if get_uuid(item) != uuid]
         if len(kept) == len(context.offloadSegment):
             continue
@@ -101,7 +103,7 @@ def remove_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
         if first is not None:
             set_uuid(context, first)
         elif not context.bookkeeperDeleted:
-            row.ClearField("offloadContext")
+            ledger.ClearField("offloadContext")
 
 
 def _replace(context: OffloadContext, items: Sequence[OffloadSegment]) -> None:
@@ -111,8 +113,8 @@ def _replace(context: OffloadContext, items: Sequence[OffloadSegment]) -> None:
     context.offloadSegment.extend(copies)
 
 
-def _row(info: ManagedLedgerInfo, ledger_id: int, uuid: UUID) -> ManagedLedgerInfo.LedgerInfo:
-    row = next((row for row in info.ledgerInfo if row.ledgerId == ledger_id), None)
-    if row is None:
+def _find_ledger(info: ManagedLedgerInfo, ledger_id: int, uuid: UUID) -> ManagedLedgerInfo.LedgerInfo:
+    ledger = find_ledger(info, ledger_id)
+    if ledger is None:
         raise OffloadConflict(f"ledger {ledger_id} is not in the ledger list any more: it cannot have segment {uuid}")
-    return row
+    return ledger

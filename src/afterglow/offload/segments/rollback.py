@@ -91,14 +91,21 @@ def plan_rollback(
         )
     named = _named(info.ledgerInfo)
     _check_settled(name, info, named)
-    rows = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment]
-    lost = [row for row in rows if row.offloadContext.bookkeeperDeleted or not _is_hot(row, hot)]
-    gone = {row.ledgerId for row in lost}
+    ledger_infos = [ledger_info for ledger_info in info.ledgerInfo if ledger_info.offloadContext.offloadSegment]
+    lost = [
+        ledger_info
+        for ledger_info in ledger_infos
+        if ledger_info.offloadContext.bookkeeperDeleted or not _is_hot(ledger_info, hot)
+    ]
+    gone = {ledger_info.ledgerId for ledger_info in lost}
     views = [view for view in list_segments(metadata, paths, name) if view.status is SegmentStatus.OFFLOADED]
     return Rollback(
         segments=tuple(view for view in views if view.id in {str(uuid) for uuid in named}),
-        ledgers=tuple(sorted(row.ledgerId for row in rows if row.ledgerId not in gone)),
-        lost=tuple(LostLedger(row.ledgerId, row.entries) for row in sorted(lost, key=lambda row: row.ledgerId)),
+        ledgers=tuple(sorted(ledger_info.ledgerId for ledger_info in ledger_infos if ledger_info.ledgerId not in gone)),
+        lost=tuple(
+            LostLedger(ledger_info.ledgerId, ledger_info.entries)
+            for ledger_info in sorted(lost, key=lambda ledger_info: ledger_info.ledgerId)
+        ),
     )
 
 
@@ -132,16 +139,22 @@ def roll_back(
     lost = {each.ledger_id for each in plan.lost}
     if lost:
         _keep_an_end(ledger, lost)
-    rows = [row for row in ledger.info.ledgerInfo if row.offloadContext.offloadSegment]
-    named = _named(rows)
-    for pending in pending_deletes_of_segments(ledger.name, rows, set(), metadata, paths):
+    ledger_infos = [ledger_info for ledger_info in ledger.info.ledgerInfo if ledger_info.offloadContext.offloadSegment]
+    named = _named(ledger_infos)
+    for pending in pending_deletes_of_segments(ledger.name, ledger_infos, set(), metadata, paths):
         record(pending)
 
     def edit(info: ManagedLedgerInfo) -> None:
         _check_settled(ledger.name, info, named)
-        for row in info.ledgerInfo:
-            if row.offloadContext.bookkeeperDeleted and row.offloadContext.offloadSegment and row.ledgerId not in lost:
-                raise OffloadInProgress(f"the hot copy of ledger {row.ledgerId} was deleted meanwhile; try again")
+        for ledger_info in info.ledgerInfo:
+            if (
+                ledger_info.offloadContext.bookkeeperDeleted
+                and ledger_info.offloadContext.offloadSegment
+                and ledger_info.ledgerId not in lost
+            ):
+                raise OffloadInProgress(
+                    f"the hot copy of ledger {ledger_info.ledgerId} was deleted meanwhile; try again"
+                )
         for uuid in named:
             edits.remove_segment(info, uuid=uuid)
 
@@ -168,7 +181,7 @@ def check_loss(topic: TopicName, plan: Rollback, *, lose_data: bool) -> None:
 
 def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
     """Roll over to a new ledger if the last one, which marks the end of the topic, is lost."""
-    if max(row.ledgerId for row in ledger.info.ledgerInfo) not in lost:
+    if max(ledger_info.ledgerId for ledger_info in ledger.info.ledgerInfo) not in lost:
         return
     if ledger.terminated is not None:
         raise NotSupported(
@@ -180,7 +193,7 @@ def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
 
 def _check_settled(name: str, info: ManagedLedgerInfo, named: set[UUID]) -> None:
     """Check that no segment is assigned, and that none was added since ``named`` was read."""
-    if any(is_assigned(row) for row in info.ledgerInfo):
+    if any(is_assigned(ledger_info) for ledger_info in info.ledgerInfo):
         raise OffloadInProgress(f"a segment of {_shown(name)} is being uploaded; wait until it is offloaded")
     if not _named(info.ledgerInfo) <= named:
         raise OffloadInProgress(f"{_shown(name)} has another segment meanwhile; try again")
@@ -190,14 +203,14 @@ def _shown(name: str) -> str:
     return str(TopicName.from_managed_ledger_name(name))
 
 
-def _named(rows: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:
-    found = {get_uuid(segment) for row in rows for segment in row.offloadContext.offloadSegment}
+def _named(ledger_infos: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:
+    found = {get_uuid(segment) for ledger_info in ledger_infos for segment in ledger_info.offloadContext.offloadSegment}
     return {uuid for uuid in found if uuid is not None}
 
 
-def _is_hot(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> bool:
+def _is_hot(ledger_info: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> bool:
     """Whether the hot log has all entries of a ledger, or all entries so far of the ledger that is being written."""
     try:
-        return hot.open(row.ledgerId).confirmed + 1 >= row.entries
+        return hot.open(ledger_info.ledgerId).confirmed + 1 >= ledger_info.entries
     except LedgerMissing:
         return False

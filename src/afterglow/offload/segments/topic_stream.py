@@ -32,7 +32,7 @@ from afterglow.ledger.time_search import entry_time
 from afterglow.offload.backoff import backoff_ms
 from afterglow.offload.segments import edits, records
 from afterglow.offload.segments.part_planner import cut_by_size, frame_bytes
-from afterglow.offload.segments.uncovered import has_failed_attempt, range_between, uncovered_ranges
+from afterglow.offload.segments.uncovered import find_ledger, has_failed_attempt, range_between, uncovered_ranges
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.tier.locations import is_built_in, location_of_record
@@ -378,9 +378,9 @@ class TopicStream:
             or not ledger.layout.entries_of(writing_to)
         ):
             return
-        row = next((row for row in ledger.info.ledgerInfo if row.ledgerId == writing_to), None)
+        ledger_info = find_ledger(ledger.info, writing_to)
         is_live = bool(uploads) and uploads[-1].end is None
-        if is_live or (row is not None and row.offloadContext.offloadSegment):
+        if is_live or (ledger_info is not None and ledger_info.offloadContext.offloadSegment):
             ledger.roll()
 
     def _target_end(self, entries: PositionRange) -> Position | None:
@@ -418,8 +418,8 @@ class TopicStream:
         return min(written.time_ms, now_ms) if written.by_broker else now_ms
 
     def _clear_failed_attempt(self, ledger_id: int) -> None:
-        row = next((row for row in self._env.ledger.info.ledgerInfo if row.ledgerId == ledger_id), None)
-        if row is not None and has_failed_attempt(row) and ledger_uuid(row) is not None:
+        ledger_info = find_ledger(self._env.ledger.info, ledger_id)
+        if ledger_info is not None and has_failed_attempt(ledger_info) and ledger_uuid(ledger_info) is not None:
             self._env.give_up_ledger(ledger_id)
 
     # --- results and failures -----------------------------------------------------------------------------------------
@@ -487,14 +487,14 @@ class TopicStream:
         info = env.ledger.update(_nothing).info  # reads it again if the outcome of the last change is unknown
         assigned = {
             uuid
-            for row in info.ledgerInfo
-            for item in row.offloadContext.offloadSegment
+            for ledger_info in info.ledgerInfo
+            for item in ledger_info.offloadContext.offloadSegment
             if not item.complete and (uuid := get_uuid(item)) is not None
         }
         named = assigned | {
             uuid
-            for row in info.ledgerInfo
-            for item in row.offloadContext.offloadSegment
+            for ledger_info in info.ledgerInfo
+            for item in ledger_info.offloadContext.offloadSegment
             if item.complete and (uuid := get_uuid(item)) is not None
         }
         found: list[SegmentUpload] = []

@@ -82,7 +82,7 @@ class PositionRange:
 
 
 def uncovered_ranges(
-    rows: Iterable[ManagedLedgerInfo.LedgerInfo],
+    ledgers: Iterable[ManagedLedgerInfo.LedgerInfo],
     entries_of: Callable[[int], int | None],
     *,
     streaming: bool,
@@ -92,7 +92,7 @@ def uncovered_ranges(
     """Entries that are to be streamed and are in no segment yet, in order.
 
     Args:
-        rows: The ledgers of the ledger list.
+        ledgers: The ledgers of the ledger list.
         entries_of: Returns the number of a ledger's entries that readers may see; None if there are none.
         streaming: Whether streaming is enabled. If not, only ledgers that have segments already are completed.
         writing_to: The ledger that is being written.
@@ -100,11 +100,11 @@ def uncovered_ranges(
     """
     found: list[PositionRange] = []
     ranges: list[EntryRange] = []
-    for row, count in _with_entries(rows, entries_of):
-        closed = row.ledgerId != writing_to
-        entry_range = _uncovered(row, count, closed=closed, after=assigned_to)
-        mine = streaming or (closed and len(row.offloadContext.offloadSegment) > 0)
-        if entry_range is None or not mine or row.offloadContext.complete:
+    for ledger, count in _with_entries(ledgers, entries_of):
+        closed = ledger.ledgerId != writing_to
+        entry_range = _uncovered(ledger, count, closed=closed, after=assigned_to)
+        mine = streaming or (closed and len(ledger.offloadContext.offloadSegment) > 0)
+        if entry_range is None or not mine or ledger.offloadContext.complete:
             if ranges:
                 found.append(PositionRange(tuple(ranges), growing=False))
                 ranges = []
@@ -118,13 +118,15 @@ def uncovered_ranges(
 
 def needs_streaming(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
     """Whether a topic that is not open has entries to stream, or a segment to finish."""
-    rows = info.ledgerInfo
+    ledgers = info.ledgerInfo
     # After streaming was disabled, the ledger that is being written must be closed if it has segments.
-    unended = any(streaming or row.offloadContext.offloadSegment for row in rows if not row.HasField("entries"))
-    if unended or any(is_assigned(row) for row in rows):
+    unended = any(
+        streaming or ledger.offloadContext.offloadSegment for ledger in ledgers if not ledger.HasField("entries")
+    )
+    if unended or any(is_assigned(ledger) for ledger in ledgers):
         return True
-    counts = {row.ledgerId: row.entries for row in rows}
-    return bool(uncovered_ranges(rows, counts.get, streaming=streaming, writing_to=None))
+    counts = {ledger.ledgerId: ledger.entries for ledger in ledgers}
+    return bool(uncovered_ranges(ledgers, counts.get, streaming=streaming, writing_to=None))
 
 
 def range_between(layout: Layout, begin: Position, end: Position) -> PositionRange:
@@ -138,9 +140,14 @@ def range_between(layout: Layout, begin: Position, end: Position) -> PositionRan
     return PositionRange(tuple(ranges), growing=False)
 
 
-def is_assigned(row: ManagedLedgerInfo.LedgerInfo) -> bool:
+def find_ledger(info: ManagedLedgerInfo, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
+    """A ledger of the ledger list; None if it is not in the list."""
+    return next((ledger for ledger in info.ledgerInfo if ledger.ledgerId == ledger_id), None)
+
+
+def is_assigned(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:
     """Whether an uncommitted segment begins in the ledger."""
-    return any(not item.complete for item in row.offloadContext.offloadSegment)
+    return any(not item.complete for item in ledger.offloadContext.offloadSegment)
 
 
 def assigned_from(info: ManagedLedgerInfo) -> int | None:
@@ -148,28 +155,28 @@ def assigned_from(info: ManagedLedgerInfo) -> int | None:
 
     Its end is not in the ledger list: every later ledger may have entries of it.
     """
-    return min((row.ledgerId for row in info.ledgerInfo if is_assigned(row)), default=None)
+    return min((ledger.ledgerId for ledger in info.ledgerInfo if is_assigned(ledger)), default=None)
 
 
-def has_failed_attempt(row: ManagedLedgerInfo.LedgerInfo) -> bool:
+def has_failed_attempt(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:
     """Whether a whole-ledger attempt is incomplete: its objects must be deleted before a segment begins."""
-    context = row.offloadContext
+    context = ledger.offloadContext
     return context.HasField("uidMsb") and not context.complete and not context.offloadSegment
 
 
 def _with_entries(
-    rows: Iterable[ManagedLedgerInfo.LedgerInfo], entries_of: Callable[[int], int | None]
+    ledgers: Iterable[ManagedLedgerInfo.LedgerInfo], entries_of: Callable[[int], int | None]
 ) -> Iterator[tuple[ManagedLedgerInfo.LedgerInfo, int]]:
     """Ledgers with entries, in order; empty ones do not interrupt a range."""
-    for row in sorted(rows, key=lambda row: row.ledgerId):
-        if count := entries_of(row.ledgerId):
-            yield row, count
+    for ledger in sorted(ledgers, key=lambda ledger: ledger.ledgerId):
+        if count := entries_of(ledger.ledgerId):
+            yield ledger, count
 
 
 def _uncovered(
-    row: ManagedLedgerInfo.LedgerInfo, count: int, *, closed: bool, after: Position | None
+    ledger: ManagedLedgerInfo.LedgerInfo, count: int, *, closed: bool, after: Position | None
 ) -> EntryRange | None:
-    first = covered_entries(row)
-    if after is not None and row.ledgerId <= after.ledger_id:
-        first = count if row.ledgerId < after.ledger_id else max(first, after.entry_id + 1)
-    return EntryRange(row.ledgerId, first, count - 1, closed) if first < count else None
+    first = covered_entries(ledger)
+    if after is not None and ledger.ledgerId <= after.ledger_id:
+        first = count if ledger.ledgerId < after.ledger_id else max(first, after.entry_id + 1)
+    return EntryRange(ledger.ledgerId, first, count - 1, closed) if first < count else None
