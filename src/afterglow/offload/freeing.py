@@ -68,7 +68,7 @@ class CopyVerifier:
         location = location_of_driver(ledger.offloadContext.driverMetadata)
         key = str(ObjectKey(uuid, ledger.ledgerId))
         if not is_built_in(location.driver):
-            self._read_ends(Located(location, key), ledger.ledgerId, 0, ledger.entries - 1)
+            self._read_ends(TierObject(location, key), ledger.ledgerId, 0, ledger.entries - 1)
             return
         index = self._verified_index(location, key, ledger.ledgerId)
         if (last := index.groups[0].last_entry_id) != ledger.entries - 1:
@@ -90,7 +90,7 @@ class CopyVerifier:
                 raise CorruptMetadata(f"ledger {ledger.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
                 self._last = uuid, self._verified_segment(uuid)
-            if isinstance(self._last[1], Located):
+            if isinstance(self._last[1], TierObject):
                 self._read_ends(self._last[1], ledger.ledgerId, first, segment.endEntryId)
                 first = segment.endEntryId + 1
                 continue
