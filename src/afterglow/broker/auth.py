@@ -74,9 +74,7 @@ class Authenticator:
         from afterglow.broker.tokens import TokenVerifier  # noqa: PLC0415 - an extra, and 0.2 s to import
 
         return cls(
-            TokenVerifier(config),
-            anonymous_role=config.anonymous_user_role,
-            super_users=config.super_user_roles,
+            TokenVerifier(config), anonymous_role=config.anonymous_user_role, super_users=config.super_user_roles
         )
 
     @property

@@ -237,10 +237,7 @@ class BrokerService:
             await disconnect_unauthorized(self, namespace)
 
     async def update_topic_policies(
-        self,
-        topic: TopicName,
-        change: Callable[[dict[str, Any]], dict[str, Any]],
-        allowed: AllowedTiers | None = None,
+        self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]], allowed: AllowedTiers | None = None
     ) -> None:
         """Change the policies of a topic, and apply them; a partition has the policies of its partitioned topic.
 

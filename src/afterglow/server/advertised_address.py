@@ -89,10 +89,7 @@ def _certificate_names(config: BrokerConfig) -> list[str] | None:
         return None
     except x509.ExtensionNotFound:
         return []
-    return [
-        *found.get_values_for_type(x509.DNSName),
-        *map(str, found.get_values_for_type(x509.IPAddress)),
-    ]
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
 def _names_host(names: Iterable[str], host: str) -> bool:
