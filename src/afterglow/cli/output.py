@@ -158,12 +158,9 @@ class Output:
 
     def raw(self, data: bytes) -> None:
         """Print bytes unmodified, followed by a newline."""
-        try:
+        with _until_pipe_closes():
             sys.stdout.buffer.write(data + b"\n")
             sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            silence_stdout()
-            raise SystemExit(0) from None
 
     @contextmanager
     def working(self, activity: str) -> Iterator[Callable[[str], None]]:
@@ -187,12 +184,19 @@ class Output:
             status.stop()
 
     def _write(self, line: str) -> None:
-        try:
+        with _until_pipe_closes():
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:
-            silence_stdout()
-            raise SystemExit(0) from None
+
+
+@contextmanager
+def _until_pipe_closes() -> Iterator[None]:
+    """Exit without an error if the reader has closed the pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence_stdout()
+        raise SystemExit(0) from None
 
 
 def silence_stdout() -> None:
