@@ -1,4 +1,4 @@
-"""What tests of offload share: worlds that the checker looks at when a test is through with them."""
+"""Fixtures of the offload tests: worlds that are verified at the end of a test."""
 
 from __future__ import annotations
 

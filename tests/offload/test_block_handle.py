@@ -75,7 +75,7 @@ class GatedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_same_entries_give_the_same_object_and_index_as_tasks_of_the_engine_write(seed: int) -> None:
+def test_the_same_entries_give_the_same_object_and_index_as_tasks_write(seed: int) -> None:
     choose = random.Random(seed)
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=1 << 20))
     for _ in range(choose.randrange(1, 5)):
@@ -143,7 +143,7 @@ def test_blocks_and_parts_are_cut_as_they_are_planned_where_sizes_are_known(seed
 
     assert [len(part) for part in parts] == [part.size_bytes for part in planned]
     assert [plan.header for _, plans, _ in assembler.ledgers() for plan in plans] == [
-        plan.header for part in planned for piece in part.ledgers for plan in piece.plans
+        plan.header for part in planned for ledger_part in part.ledgers for plan in ledger_part.plans
     ]
 
 
@@ -245,7 +245,7 @@ def test_parts_are_uploaded_while_entries_come_and_the_buffer_is_bounded() -> No
     assert [entry_id for _, entry_id, _ in held(store, segment.key)] == list(range(5, number + 1))
 
 
-def test_an_entry_larger_than_the_buffer_is_taken_once_nothing_is_under_way() -> None:
+def test_an_entry_larger_than_the_buffer_is_accepted_once_no_upload_is_in_progress() -> None:
     store = GatedStore()
     with handle(store, buffer_bytes=1000) as segment:
         assert segment.offer_entry(3, 5, bytes(600))
@@ -301,7 +301,7 @@ def test_what_is_aborted_leaves_neither_object_nor_upload() -> None:
     assert list(store.list()) == []
 
 
-def test_a_part_that_fails_is_told_at_the_next_offer_and_the_rest_can_be_cleaned_up() -> None:
+def test_a_part_that_fails_is_reported_at_the_next_offer_and_the_rest_can_be_cleaned_up() -> None:
     inner = MemoryStore(f"failing-{uuid4()}")
     store = FaultyStore(inner, [FaultRule(Fault.ERROR_BEFORE, frozenset({"upload_part"}), skip=1)])
     segment = handle(store, uploads=1)

@@ -41,7 +41,7 @@ class Life:
         )
         self.world.topic(2, 20, 3)
         self.kept = self.entries()
-        """What must be readable, as long as nobody deletes it."""
+        """Entries that must be readable until they are deleted."""
         prepare(self)
 
     def end_before(self, effect: int | None) -> None:

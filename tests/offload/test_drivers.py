@@ -68,7 +68,7 @@ def sealed(entries: list[bytes]) -> MemoryLedger:
 # --- which one --------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_driver_the_engines_own_tier_is_used() -> None:
+def test_without_a_driver_the_servers_own_tier_is_used() -> None:
     found = offloader_of(policy(), OWN, Tiers())
     assert isinstance(found, BlockOffloader)
     assert found.location == OWN
@@ -449,7 +449,7 @@ def test_a_task_that_fails_gives_up_its_own_attempt_and_deletes_nothing(
     assert dict(shelf) == kept
 
 
-def test_a_driver_that_takes_whole_ledgers_only_is_told_as_the_reason(
+def test_a_driver_for_whole_ledgers_only_is_named_as_the_reason(
     shelf: object, new_world: Callable[..., OffloadWorld]
 ) -> None:
     world = new_world(settings(streaming_offload_enabled=True, managed_ledger_offload_driver="shelf"))

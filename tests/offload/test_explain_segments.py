@@ -1,4 +1,4 @@
-"""What people are told of ledgers of a topic that streams, or has streamed."""
+"""Explanations of the ledgers of a topic that streams, or has streamed."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_segment_that_fails_tells_its_error_and_the_next_try(new_world: NewWor
     assert explained(world)[1].error is None
 
 
-def test_a_tier_that_cannot_be_used_is_told(new_world: NewWorld) -> None:
+def test_a_tier_that_cannot_be_used_is_explained(new_world: NewWorld) -> None:
     world = new_world(streaming(managed_ledger_offload_driver="azureblob", managed_ledger_offload_bucket="b"))
     world.append(world.open(), ENTRY)
     world.run()
@@ -149,7 +149,7 @@ def test_a_tier_that_cannot_be_used_is_told(new_world: NewWorld) -> None:
     assert "azureblob" in (found.error or "")
 
 
-def test_whole_ledgers_that_are_under_way_are_waited_for(new_world: NewWorld) -> None:
+def test_segments_wait_for_whole_ledgers_in_progress(new_world: NewWorld) -> None:
     world = new_world(streaming(streaming_offload_enabled=False, managed_ledger_offload_threshold_in_bytes=0))
     world.topic(2)
     world.append(world.open(), ENTRY)
@@ -200,7 +200,7 @@ def test_after_a_switch_back_a_ledger_that_is_partly_in_segments_ends_in_segment
     assert explained(world)[1].state is LedgerState.OFFLOADED
 
 
-def test_a_topic_that_nobody_has_open_tells_what_metadata_does(new_world: NewWorld) -> None:
+def test_a_topic_that_is_not_open_is_explained_from_metadata(new_world: NewWorld) -> None:
     world = new_world(streaming())
     ledger = world.open()
     world.append(ledger, *[ENTRY] * 13)

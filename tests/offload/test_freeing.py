@@ -95,7 +95,7 @@ def test_the_list_says_that_a_hot_copy_is_gone_before_it_goes(
     assert world.hot.ledgers() == (4,)
 
 
-def test_a_segment_that_several_ledgers_share_is_looked_at_once(new_world: NewWorld) -> None:
+def test_a_segment_that_several_ledgers_share_is_verified_once(new_world: NewWorld) -> None:
     counting: list[CountingStore] = []
 
     def wrap(store: ObjectStore) -> ObjectStore:
@@ -196,11 +196,11 @@ def test_a_ledger_keeps_its_hot_copy_while_any_of_its_objects_is_not_as_it_must_
     damage(world, str(shared))
     world.clock.advance(2)
     world.run()
-    # Ledger 1 is damaged too, unless only the piece of ledger 2 is.
+    # Ledger 1 is damaged too, unless only entries of ledger 2 are.
     assert world.hot.ledgers() == ((2, 4) if damage is short else (1, 2, 4))
-    told = world.service.explain(TOPIC)[1]
-    assert told.state is LedgerState.TO_BE_FREED
-    assert words in (told.error or "")
+    explained = world.service.explain(TOPIC)[1]
+    assert explained.state is LedgerState.TO_BE_FREED
+    assert words in (explained.error or "")
     assert entries(world.open()) == before
 
 

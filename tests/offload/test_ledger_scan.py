@@ -13,13 +13,13 @@ def no_topic(name: str) -> NoReturn:
     raise TopicMissing(name)
 
 
-def scan(objects: int, *, limit: int = 10, looks: int = 100) -> LedgerScan:
-    """Scan a tier of so many ledgers and as many other objects, with time for so many looks."""
+def scan(objects: int, *, limit: int = 10, checks: int = 100) -> LedgerScan:
+    """Scan a tier of ``objects`` ledgers and as many other objects, until the deadline was checked ``checks`` times."""
     store = MemoryStore()
     for number in range(objects):
         store.put(str(ObjectKey(UUID(int=number), number)), b"x")
         store.put(f"other-{number}", b"x")
-    left = iter(range(looks))
+    left = iter(range(checks))
     return scan_ledgers(store, "us", no_topic, limit=limit, is_expired=lambda: next(left, None) is None)
 
 
@@ -35,7 +35,7 @@ def test_a_scan_ends_with_enough_ledgers_and_says_that_there_are_more() -> None:
 
 
 def test_a_scan_ends_when_time_is_up() -> None:
-    found = scan(9, looks=5)
+    found = scan(9, checks=5)
     assert len(found.ledgers) <= 5
     assert not found.complete
-    assert scan(9, looks=0) == LedgerScan((), complete=False)
+    assert scan(9, checks=0) == LedgerScan((), complete=False)

@@ -136,10 +136,10 @@ def test_a_failed_part_fails_the_ledger_and_the_next_try_has_another_uuid(new_wo
 
     assert world.offloaded() == [2]
     assert ledger_uuid(row(world)) == first
-    told = world.service.explain(TOPIC)[0]
-    assert (told.state, told.error) == (LedgerState.FAILED, "no route")
-    assert told.next_ms == world.clock.now_ms() + 5000
-    assert "in 5 s" in told.sentence
+    explained = world.service.explain(TOPIC)[0]
+    assert (explained.state, explained.error) == (LedgerState.FAILED, "no route")
+    assert explained.next_ms == world.clock.now_ms() + 5000
+    assert "in 5 s" in explained.sentence
 
     world.clock.advance(5)
     world.run()
@@ -190,7 +190,7 @@ def test_a_task_that_runs_long_after_its_attempt_was_replaced_writes_nothing(new
     assert world.objects() == [f"{ledger_uuid(row(world))}-ledger-1", f"{ledger_uuid(row(world))}-ledger-1-index"]
 
 
-def test_what_is_left_of_an_attempt_that_a_crash_ended_is_cleaned_by_the_next(new_world: NewWorld) -> None:
+def test_objects_of_an_attempt_that_a_crash_ended_are_deleted_by_the_next(new_world: NewWorld) -> None:
     world = new_world(at_once())
     world.topic(20)
     world.service.tick()
@@ -230,7 +230,7 @@ def test_an_error_at_any_request_of_the_owner_costs_a_try_at_most(
     assert world.intents() == ()
 
 
-def test_a_completion_that_was_not_heard_is_found_out(new_world: NewWorld) -> None:
+def test_a_completion_of_unknown_outcome_is_detected(new_world: NewWorld) -> None:
     world = new_world(
         at_once(), wrap=lambda store: FaultyStore(store, [FaultRule(Fault.ERROR_AFTER, frozenset({"complete_upload"}))])
     )
@@ -264,7 +264,7 @@ def test_another_uuid_in_the_list_is_a_conflict_and_our_objects_go(new_world: Ne
 
 
 def test_an_unknown_outcome_of_the_commit_deletes_nothing_and_is_settled(new_world: NewWorld) -> None:
-    """The change was made, nobody heard of it, and metadata cannot be read for a while."""
+    """The change was made, its outcome is unknown, and metadata is unavailable for some time."""
     for fault in (Fault.ERROR_AFTER, Fault.LOST):
         inner = MemoryMetadataStore()
         world = new_world(at_once(), inner)
@@ -328,9 +328,9 @@ def test_a_ledger_that_cannot_be_planned_leaves_no_trace(new_world: NewWorld, ca
     with caplog.at_level(logging.WARNING):
         world.run()
 
-    told = world.service.explain(TOPIC)[0]
-    assert told.state is LedgerState.FAILED
-    assert "managedLedgerOffloadMaxBlockSizeInBytes" in (told.error or "")
+    explained = world.service.explain(TOPIC)[0]
+    assert explained.state is LedgerState.FAILED
+    assert "managedLedgerOffloadMaxBlockSizeInBytes" in (explained.error or "")
     assert ledger_uuid(row(world)) is None
     assert world.offloaded() == [2]
     assert "ledger 1" in caplog.text
@@ -391,7 +391,7 @@ def test_two_owners_in_turn_leave_one_object(new_world: NewWorld) -> None:
     assert world.intents() == ()
 
 
-def test_what_a_given_up_attempt_has_uploaded_goes(new_world: NewWorld) -> None:
+def test_objects_of_a_given_up_attempt_are_deleted(new_world: NewWorld) -> None:
     """Nobody tries again by himself where no threshold asks for the ledger."""
     world = new_world()
     world.topic(20)

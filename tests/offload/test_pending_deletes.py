@@ -62,7 +62,7 @@ def test_an_object_that_a_task_still_writes_is_deleted_only_afterwards(new_world
     assert world.objects() == []
 
 
-def test_an_intent_of_unknown_outcome_is_on_record_in_the_end(new_world: Callable[..., OffloadWorld]) -> None:
+def test_an_intent_of_unknown_outcome_is_recorded_in_the_end(new_world: Callable[..., OffloadWorld]) -> None:
     for fault in (Fault.LOST, Fault.ERROR_AFTER):
         world = new_world()
         world.topic(1)
@@ -74,7 +74,7 @@ def test_an_intent_of_unknown_outcome_is_on_record_in_the_end(new_world: Callabl
 
 @pytest.mark.parametrize("jump_ms", [7_200_000, -7_200_000])
 def test_an_intent_outlives_a_jump_of_the_clock(new_world: Callable[..., OffloadWorld], jump_ms: int) -> None:
-    """An upload that was not there, or not listed, at the first look is aborted at the second."""
+    """An upload that did not exist, or was not listed, at the first attempt is aborted at the second."""
     world = new_world()
     world.topic(1)
     pending = PendingDelete(uuid4(), world.own, None, unfinished=True)

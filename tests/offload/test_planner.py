@@ -101,7 +101,7 @@ def test_exactly_the_ledgers_are_due_that_the_rules_name(
 
 
 @given(rows=ROWS, seconds=st.integers(0, 60), lag=st.none() | st.integers(0, 60_000))
-def test_a_look_at_the_told_moment_finds_more_and_none_is_needed_before(
+def test_a_poll_at_the_planned_time_finds_work_and_none_is_needed_before(
     rows: list[Row], seconds: int, lag: int | None
 ) -> None:
     info = info_of(rows)
@@ -229,7 +229,7 @@ def test_every_ledger_is_explained(row: Row, given: dict[str, object], state: Le
     assert says in sentence
 
 
-def test_no_ledger_is_due_that_a_segment_on_its_way_may_reach_into() -> None:
+def test_no_ledger_is_due_that_an_assigned_segment_may_reach_into() -> None:
     info = info_of([Row(10, 0, "none")] * 4)
     info.ledgerInfo[1].offloadContext.offloadSegment.add()
     due = partial(planner.due, writing_to=None, policy=policy(managed_ledger_offload_threshold_in_bytes=0), now_ms=NOW)

@@ -63,8 +63,8 @@ def test_the_time_threshold_is_met_without_any_traffic(new_world: NewWorld) -> N
     world.topic(2)
     world.run()
     assert world.offloaded() == []
-    told = world.service.explain(TOPIC)[0]
-    assert (told.state, told.next_ms) == (LedgerState.WAITING, world.clock.now_ms() + 60_000)
+    explained = world.service.explain(TOPIC)[0]
+    assert (explained.state, explained.next_ms) == (LedgerState.WAITING, world.clock.now_ms() + 60_000)
     world.clock.advance(59.999)
     world.run()
     assert world.offloaded() == []
@@ -102,7 +102,7 @@ def test_a_quiet_topic_is_opened_when_it_is_due_and_not_before(new_world: NewWor
     assert world.offloaded() == [1]
 
 
-def test_a_ledger_that_a_crash_cut_short_is_not_forgotten(new_world: NewWorld) -> None:
+def test_a_ledger_that_a_crash_ended_is_offloaded(new_world: NewWorld) -> None:
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
     ledger = world.open()
     world.append(ledger, b"x" * 50)
@@ -162,7 +162,7 @@ def test_a_topic_that_streams_gets_segments_and_no_objects_of_whole_ledgers(new_
     assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.OFFLOADED]
 
 
-def test_a_topic_that_streams_no_more_goes_on_in_a_ledger_of_its_own(new_world: NewWorld) -> None:
+def test_a_topic_that_streams_no_more_continues_in_a_new_ledger(new_world: NewWorld) -> None:
     world = new_world(settings())
     world.catalog.ensure_defaults()
     namespace = NamespaceName("public", "default")
@@ -186,7 +186,7 @@ def test_a_topic_that_streams_no_more_goes_on_in_a_ledger_of_its_own(new_world: 
     assert [len(row.offloadContext.offloadSegment) for row in world.info().ledgerInfo] == [1, 0]
 
 
-def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
+def test_without_a_tier_nothing_is_attempted_and_the_reason_is_logged_once(
     new_world: NewWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = new_world(
@@ -202,16 +202,16 @@ def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
             world.run()
             world.clock.advance(200)
     assert caplog.text.count("offload driver 'azureblob' is not installed") == 1
-    told = world.service.explain(TOPIC)[0]
-    assert told.state is LedgerState.NO_TIER
-    assert "azureblob" in told.sentence
+    explained = world.service.explain(TOPIC)[0]
+    assert explained.state is LedgerState.NO_TIER
+    assert "azureblob" in explained.sentence
     assert world.info().ledgerInfo[0].offloadContext.uidMsb == 0
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_offload_by_hand_covers_what_lies_before_its_position(new_world: NewWorld) -> None:
+def test_a_manual_offload_covers_the_ledgers_before_its_position(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     world.topic(2, 2, 2)
     assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
@@ -229,7 +229,7 @@ def test_an_offload_by_hand_covers_what_lies_before_its_position(new_world: NewW
     assert world.service.status(TOPIC).first_unoffloaded == Position(4, 0)
 
 
-def test_an_offload_by_hand_with_nothing_to_do_succeeds(new_world: NewWorld) -> None:
+def test_a_manual_offload_with_nothing_to_do_succeeds(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     world.topic(2)
     world.service.offload_prefix(TOPIC, Position(1, 1))
@@ -238,7 +238,7 @@ def test_an_offload_by_hand_with_nothing_to_do_succeeds(new_world: NewWorld) -> 
     assert world.service.status(TOPIC).first_unoffloaded == Position(1, 0)
 
 
-def test_a_failed_ledger_does_not_stop_the_others_and_the_first_error_is_told(new_world: NewWorld) -> None:
+def test_a_failed_ledger_does_not_stop_the_others_and_the_first_error_is_reported(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     world.topic(2, 2, 2)
     world.service.offload_prefix(TOPIC, LATEST)
@@ -258,7 +258,7 @@ def test_a_failed_ledger_does_not_stop_the_others_and_the_first_error_is_told(ne
     assert world.offloaded() == [1, 2, 3]
 
 
-def test_an_attempt_from_before_that_fails_does_not_spoil_an_offload_by_hand(new_world: NewWorld) -> None:
+def test_an_earlier_attempt_that_fails_does_not_fail_a_manual_offload(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
     world.topic(2)
     world.service.tick()
@@ -316,7 +316,7 @@ def fail_ledgers(world: OffloadWorld, count: int) -> None:
     assert world.service.statistics(TOPIC).failing
 
 
-def test_the_failure_of_a_ledger_is_forgotten_when_the_ledger_is_trimmed(new_world: NewWorld) -> None:
+def test_the_failure_of_a_ledger_is_removed_when_the_ledger_is_trimmed(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
     ledger = world.topic(2)
     fail_ledgers(world, 1)
@@ -328,7 +328,7 @@ def test_the_failure_of_a_ledger_is_forgotten_when_the_ledger_is_trimmed(new_wor
     assert not world.service.statistics(TOPIC).failing
 
 
-def test_the_failure_of_a_ledger_is_forgotten_when_segments_hold_it(new_world: NewWorld) -> None:
+def test_the_failure_of_a_ledger_is_removed_when_segments_hold_it(new_world: NewWorld) -> None:
     world = new_world(
         settings(
             **by_hand(managed_ledger_offload_threshold_in_bytes=0, managed_ledger_offload_deletion_lag_in_millis=1000)
@@ -346,7 +346,7 @@ def test_the_failure_of_a_ledger_is_forgotten_when_segments_hold_it(new_world: N
     assert (found.state, found.error) == (LedgerState.TO_BE_FREED, None)
 
 
-def test_a_policy_that_could_not_be_obeyed_is_forgotten_when_nothing_is_due_by_it(new_world: NewWorld) -> None:
+def test_the_obstacle_of_a_policy_is_cleared_when_nothing_is_due(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     world.topic(2)
     set_policies(world, managedLedgerOffloadDriver="filesystem", managedLedgerOffloadThresholdInBytes=0)
@@ -366,7 +366,7 @@ def test_a_topic_that_is_not_there_cannot_be_offloaded(new_world: NewWorld) -> N
         world.service.explain(TOPIC)
 
 
-def test_an_offload_by_hand_ends_when_its_ledgers_are_trimmed(new_world: NewWorld) -> None:
+def test_a_manual_offload_ends_when_its_ledgers_are_trimmed(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     ledger = world.topic(2)
     world.service.offload_prefix(TOPIC, LATEST)
@@ -375,7 +375,7 @@ def test_an_offload_by_hand_ends_when_its_ledgers_are_trimmed(new_world: NewWorl
     assert world.service.status(TOPIC).state is OffloadState.SUCCESS
 
 
-def test_an_offload_by_hand_of_a_topic_that_was_taken_over_fails(new_world: NewWorld) -> None:
+def test_a_manual_offload_of_a_topic_with_a_new_owner_fails(new_world: NewWorld) -> None:
     world = new_world(settings(**by_hand()))
     world.topic(2)
     other = new_world(settings(**by_hand()), world.metadata)
@@ -421,8 +421,8 @@ def test_a_topic_whose_tasks_do_not_end_holds_up_no_other(new_world: NewWorld) -
     assert world.offloaded() == [1]
 
 
-def test_a_tick_does_not_wait_for_a_topic_that_is_being_looked_at(new_world: NewWorld) -> None:
-    """One look is stuck on the executor; what others have found goes out with the next tick."""
+def test_a_tick_does_not_wait_for_a_topic_that_is_being_polled(new_world: NewWorld) -> None:
+    """One poll blocks on the executor; tasks of other topics go out with the next tick."""
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
     world.topic(2, name=OTHER)
     world.service.tick()
@@ -600,7 +600,7 @@ def test_without_a_lag_hot_copies_stay(new_world: NewWorld) -> None:
     assert world.hot.ledgers() == (1, 2)
 
 
-def test_the_lag_of_a_topic_that_nobody_has_opened_passes_too(new_world: NewWorld) -> None:
+def test_the_deletion_lag_of_a_topic_that_is_not_open_passes_too(new_world: NewWorld) -> None:
     world = new_world(settings(**lagging()))
     world.topic(2)
     world.run()
@@ -623,7 +623,7 @@ def _spoil(world: OffloadWorld, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "suffix", "told"),
+    ("damage", "suffix", "words"),
     [
         (_lose, "", "is missing"),
         (_cut, "", "bytes, and its index says"),
@@ -632,7 +632,7 @@ def _spoil(world: OffloadWorld, key: str) -> None:
     ],
 )
 def test_a_hot_copy_stays_while_the_object_is_not_sound(
-    damage: Callable[[OffloadWorld, str], None], suffix: str, told: str
+    damage: Callable[[OffloadWorld, str], None], suffix: str, words: str
 ) -> None:
     world = OffloadWorld(settings(**lagging()))
     world.topic(2)
@@ -644,7 +644,7 @@ def test_a_hot_copy_stays_while_the_object_is_not_sound(
     world.run()
     explained = world.service.explain(TOPIC)[0]
     assert explained.state is LedgerState.TO_BE_FREED
-    assert told in (explained.error or "")
+    assert words in (explained.error or "")
     assert world.hot.ledgers() == (1, 2)
 
     world.tier.put(key, kept[0], metadata=kept[1])
@@ -689,7 +689,7 @@ def test_a_ledger_that_is_being_copied_is_trimmed_only_afterwards(new_world: New
     assert world.intents() == ()
 
 
-def test_retention_deletes_objects_after_the_list_has_forgotten_them(new_world: NewWorld) -> None:
+def test_retention_deletes_objects_after_the_ledger_list_stopped_naming_them(new_world: NewWorld) -> None:
     world = new_world(settings(**lagging()))
     ledger = world.topic(2, 20)
     world.run()
@@ -719,7 +719,7 @@ def test_deleting_a_topic_deletes_its_objects(new_world: NewWorld, *, opened: bo
 
 
 @pytest.mark.parametrize("ran", [0, 1, 4])
-def test_deleting_a_topic_stops_what_is_under_way(new_world: NewWorld, ran: int) -> None:
+def test_deleting_a_topic_cancels_its_attempts(new_world: NewWorld, ran: int) -> None:
     world = new_world(settings(**lagging()))
     world.topic(20)
     world.service.tick()
@@ -809,7 +809,7 @@ def test_an_object_that_a_list_still_names_is_not_deleted(new_world: NewWorld, m
     assert world.objects() == []
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- statistics -------------------------------------------------------------------------------------------------------
 
 
 def test_statistics_tell_what_is_in_the_tier(new_world: NewWorld) -> None:
@@ -819,10 +819,10 @@ def test_statistics_tell_what_is_in_the_tier(new_world: NewWorld) -> None:
     world.settle()
     assert world.service.statistics(TOPIC).running == (1, 2)
     world.run()
-    told = world.service.statistics(TOPIC)
-    assert told.offloaded_bytes == sum(row.size_bytes or 0 for row in ledger.ledgers[:2])
-    assert (told.last_ledger_id, told.last_failure_ms, told.running) == (2, 0, ())
-    assert told.last_success_ms == world.clock.now_ms()
+    statistics = world.service.statistics(TOPIC)
+    assert statistics.offloaded_bytes == sum(row.size_bytes or 0 for row in ledger.ledgers[:2])
+    assert (statistics.last_ledger_id, statistics.last_failure_ms, statistics.running) == (2, 0, ())
+    assert statistics.last_success_ms == world.clock.now_ms()
 
 
 def test_topics_that_are_gone_or_quiet_are_not_kept_in_mind(new_world: NewWorld) -> None:
@@ -842,29 +842,29 @@ def test_a_topic_that_is_about_to_be_polled_is_not_dropped_by_a_scan_at_the_same
 ) -> None:
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
     world.topic(2)
-    walks: list[threading.Thread] = []
+    scans: list[threading.Thread] = []
     submit = SerialExecutor.submit
 
-    def submit_during_walk(lane: SerialExecutor, piece: Callable[[], None]) -> None:
-        # Either it drops the topic now, or it waits until the look is in the topic's lane.
-        walks.append(threading.Thread(target=world.service._drop_idle_topics, args=({TOPIC},)))
-        walks[-1].start()
-        walks[-1].join(0.2)
-        submit(lane, piece)
+    def submit_during_scan(executor: SerialExecutor, item: Callable[[], None]) -> None:
+        # The scan drops the topic now, or waits until the poll is on the executor of the topic.
+        scans.append(threading.Thread(target=world.service._drop_idle_topics, args=({TOPIC},)))
+        scans[-1].start()
+        scans[-1].join(0.2)
+        submit(executor, item)
 
     world.settle()
-    monkeypatch.setattr(SerialExecutor, "submit", submit_during_walk)
+    monkeypatch.setattr(SerialExecutor, "submit", submit_during_scan)
     world.service._poll_topics([TOPIC])
     monkeypatch.undo()
-    for walk in walks:
-        walk.join()
+    for scan in scans:
+        scan.join()
     world.settle()
     assert len(world.service._busy_topics()) == 1
     world.run()
     assert world.offloaded() == [1]
 
 
-def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorld) -> None:
+def test_the_state_of_a_topic_is_kept_while_ledgers_are_removed(new_world: NewWorld) -> None:
     world = new_world(settings())
     ledger = world.topic(2)
     world.run()
@@ -877,20 +877,20 @@ def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorl
     assert len(world.service._topics) == 0
 
 
-def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(
+def test_a_topic_is_polled_when_it_is_loaded_if_configured(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wanted in (False, True):
         world = new_world(settings(trigger_offload_on_topic_load=wanted))
         world.run()
-        looks: list[TopicOffload] = []
+        polls: list[TopicOffload] = []
 
-        def look(topic: TopicOffload, looks: list[TopicOffload] = looks) -> None:
-            looks.append(topic)
+        def poll(topic: TopicOffload, polls: list[TopicOffload] = polls) -> None:
+            polls.append(topic)
 
-        monkeypatch.setattr(TopicOffload, "poll", look)
+        monkeypatch.setattr(TopicOffload, "poll", poll)
         world.open()
         world.service.tick()
         world.settle()
-        assert len(looks) == int(wanted)
+        assert len(polls) == int(wanted)
         monkeypatch.undo()

@@ -100,16 +100,16 @@ def test_the_files_of_a_home_give_the_same_part_as_the_log_itself(tmp_path: Path
 
 
 def test_a_whole_object_is_put_once(ledger: MemoryLedger, store: MemoryStore) -> None:
-    made = task(plans_of(ledger))
+    part_task = task(plans_of(ledger))
 
-    first = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
-    again = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    first = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    again = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
     stored = store.get(KEY)
     assert first.error is None
     assert first.part == again.part == Part(1, stored.nbytes, "", crc32c(stored))
     assert first.statistics == again.statistics
-    assert stored.nbytes == made.size_bytes
+    assert stored.nbytes == part_task.size_bytes
     assert store.head(KEY).metadata == {INSTANCE_KEY: "i"}
 
 
@@ -117,17 +117,17 @@ def test_a_whole_object_is_put_once(ledger: MemoryLedger, store: MemoryStore) ->
 def test_an_object_of_another_is_not_taken_for_ours(
     ledger: MemoryLedger, store: MemoryStore, other: tuple[bytes, dict[str, str]]
 ) -> None:
-    made = task(plans_of(ledger))
-    store.put(KEY, other[0].ljust(made.size_bytes if other[0] != b"short" else 5, b"x"), metadata=other[1])
+    part_task = task(plans_of(ledger))
+    store.put(KEY, other[0].ljust(part_task.size_bytes if other[0] != b"short" else 5, b"x"), metadata=other[1])
 
-    result = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
     assert isinstance(result.error, ObjectExists)
 
 
 def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
     log = MemoryLog()
-    pieces = []
+    ledger_parts = []
     at = 0
     for _ in range(2):
         ledger = log.create()
@@ -135,34 +135,34 @@ def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
             ledger.append((b"%d" % number * 50,), lambda _error: None)
         plans = plan_v2(ledger.offsets(0, 8), ledger.ledger_id, 0, block_bytes=300, offset=at)
         at = plans[-1].offset + plans[-1].header.block_bytes
-        pieces.append(LedgerPart(ledger.ledger_id, plans))
+        ledger_parts.append(LedgerPart(ledger.ledger_id, plans))
     upload = store.create_upload(KEY)
-    made = task((), ledgers=tuple(pieces), upload_id=upload.upload_id, number=3)
+    part_task = task((), ledgers=tuple(ledger_parts), upload_id=upload.upload_id, number=3)
 
-    result = run_part(made, open_ledger=lambda id_: nullcontext(log.open(id_)), open_store=lambda *_: store)
+    result = run_part(part_task, open_ledger=lambda id_: nullcontext(log.open(id_)), open_store=lambda *_: store)
 
     assert result.part is not None
     assert result.part.number == 3
-    assert [len(each) for each in result.statistics] == [len(piece.plans) for piece in pieces]
+    assert [len(each) for each in result.statistics] == [len(ledger_part.plans) for ledger_part in ledger_parts]
     store.complete_upload(upload, [result.part])
-    assert store.head(KEY).size_bytes == at == made.size_bytes
+    assert store.head(KEY).size_bytes == at == part_task.size_bytes
 
 
 def test_expected_failures_come_back_and_others_propagate(ledger: MemoryLedger, store: MemoryStore) -> None:
-    made = task(plans_of(ledger), upload_id="unknown")
-    gone = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    part_task = task(plans_of(ledger), upload_id="unknown")
+    gone = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
     assert isinstance(gone.error, UploadMissing)
     assert gone.part is None
-    assert gone.task_id == made.task_id
+    assert gone.task_id == part_task.task_id
 
     def broken(*_: object) -> MemoryStore:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=broken)
+        run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=broken)
 
 
-def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: MemoryLedger, store: MemoryStore) -> None:
+def test_a_ledger_that_is_not_flushed_yet_is_an_error_to_be_retried(ledger: MemoryLedger, store: MemoryStore) -> None:
     plans = plans_of(ledger)
     ledger.entries.pop()
 
@@ -229,7 +229,7 @@ def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
         assert f"ledger {ledger.ledger_id}" in str(result.error)
 
 
-def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: MemoryLedger) -> None:
+def test_a_home_that_is_not_the_servers_is_refused(tmp_path: Path, ledger: MemoryLedger) -> None:
     none = run_part(task(plans_of(ledger), home=str(tmp_path)))
     assert isinstance(none.error, LedgerMissing)
     assert "holds no hot log that can be read, not i" in str(none.error)
@@ -241,16 +241,16 @@ def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: Memor
 
 
 def test_a_task_is_small_and_hides_secrets(ledger: MemoryLedger) -> None:
-    made = task(plans_of(ledger)[:1], options=(("secret_key", "hunter2"),))
+    part_task = task(plans_of(ledger)[:1], options=(("secret_key", "hunter2"),))
 
-    assert "hunter2" not in repr(made)
-    assert len(pickle.dumps(made)) < 2000
-    assert pickle.loads(pickle.dumps(made)) == made
+    assert "hunter2" not in repr(part_task)
+    assert len(pickle.dumps(part_task)) < 2000
+    assert pickle.loads(pickle.dumps(part_task)) == part_task
 
 
 def test_results_travel(ledger: MemoryLedger, store: MemoryStore) -> None:
-    for made in (task(plans_of(ledger)), task(plans_of(ledger), upload_id="unknown")):
-        result = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    for part_task in (task(plans_of(ledger)), task(plans_of(ledger), upload_id="unknown")):
+        result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
         arrived = pickle.loads(pickle.dumps(result))
         assert (arrived.part, arrived.statistics) == (result.part, result.statistics)
         assert repr(arrived.error) == repr(result.error)

@@ -60,7 +60,7 @@ def test_a_changed_rate_holds_at_once() -> None:
     assert throttle.admits("a", limits())
 
 
-def test_what_is_forgotten_begins_anew() -> None:
+def test_dropped_buckets_start_full_again() -> None:
     throttle = TaskThrottle(ManualClock())
     policy = limits(offload_throttling_rate_per_topic_in_bytes=1)
     throttle.charge("a", policy, 1000, 1)

@@ -55,16 +55,16 @@ class RunningServer(NamedTuple):
 
     served: Served
     home: Path
-    stretches: tuple[LedgerRange, ...]
+    entry_ranges: tuple[LedgerRange, ...]
 
     @property
     def instance(self) -> str:
         return read_instance(self.home) or ""
 
-    def offsets(self, stretch: LedgerRange) -> NDArray[np.int64]:
-        with open_shared(self.home, stretch.ledger_id) as ledger:
-            eventually(lambda: ledger.confirmed >= stretch.last, lambda: ledger.confirmed)
-            return ledger.offsets(stretch.first, stretch.last)
+    def offsets(self, entry_range: LedgerRange) -> NDArray[np.int64]:
+        with open_shared(self.home, entry_range.ledger_id) as ledger:
+            eventually(lambda: ledger.confirmed >= entry_range.last, lambda: ledger.confirmed)
+            return ledger.offsets(entry_range.first, entry_range.last)
 
     def task(self, *ledgers: LedgerPart, **changes: Any) -> PartTask:
         return PartTask(
@@ -117,17 +117,19 @@ def address(server: RunningServer) -> PulsarAddress:
     return PulsarAddress(server.served.service_url)
 
 
-def v1(server: RunningServer, stretch: LedgerRange) -> LedgerPart:
-    return LedgerPart(stretch.ledger_id, plan_v1(server.offsets(stretch), 8_000))
+def v1(server: RunningServer, entry_range: LedgerRange) -> LedgerPart:
+    return LedgerPart(entry_range.ledger_id, plan_v1(server.offsets(entry_range), 8_000))
 
 
-def v2(server: RunningServer, stretches: Sequence[LedgerRange]) -> tuple[LedgerPart, ...]:
+def v2(server: RunningServer, entry_ranges: Sequence[LedgerRange]) -> tuple[LedgerPart, ...]:
     parts = []
     at = 0
-    for stretch in stretches:
-        plans = plan_v2(server.offsets(stretch), stretch.ledger_id, stretch.first, block_bytes=4_000, offset=at)
+    for entry_range in entry_ranges:
+        plans = plan_v2(
+            server.offsets(entry_range), entry_range.ledger_id, entry_range.first, block_bytes=4_000, offset=at
+        )
         at = plans[-1].offset + plans[-1].header.block_bytes
-        parts.append(LedgerPart(stretch.ledger_id, plans))
+        parts.append(LedgerPart(entry_range.ledger_id, plans))
     return tuple(parts)
 
 
@@ -145,29 +147,29 @@ def both_ways(task: PartTask, address: PulsarAddress) -> None:
 
 
 def test_a_ledger_gives_the_same_object_over_the_protocol(server: RunningServer, address: PulsarAddress) -> None:
-    assert len(server.stretches) >= 3
-    for stretch in server.stretches:
-        both_ways(server.task(v1(server, stretch)), address)
+    assert len(server.entry_ranges) >= 3
+    for entry_range in server.entry_ranges:
+        both_ways(server.task(v1(server, entry_range)), address)
 
 
 def test_a_part_of_several_ledgers_gives_the_same_bytes(server: RunningServer, address: PulsarAddress) -> None:
-    first, *middle, last = server.stretches
+    first, *middle, last = server.entry_ranges
     begin = LedgerRange(first.ledger_id, 10, first.last)
     end = LedgerRange(last.ledger_id, 0, max(last.last - 2, 0))
     task = server.task(*v2(server, [begin, *middle, end]))
-    assert sum(len(piece.plans) for piece in task.ledgers) > len(task.ledgers)
+    assert sum(len(ledger_part.plans) for ledger_part in task.ledgers) > len(task.ledgers)
     both_ways(task, address)
 
 
 def test_a_part_in_the_middle_of_a_ledger_gives_the_same_bytes(server: RunningServer, address: PulsarAddress) -> None:
-    stretch = server.stretches[1]
-    both_ways(server.task(*v2(server, [LedgerRange(stretch.ledger_id, 3, 17)])), address)
+    entry_range = server.entry_ranges[1]
+    both_ways(server.task(*v2(server, [LedgerRange(entry_range.ledger_id, 3, 17)])), address)
 
 
 def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
     server: RunningServer, address: PulsarAddress, tmp_path: Path
 ) -> None:
-    stretch = server.stretches[0]
+    entry_range = server.entry_ranges[0]
     found = []
     for remote in (None, address):
         tier = tmp_path / str(remote is None)
@@ -175,8 +177,8 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
         task = LedgerTask(
             topic=NAME,
             key="for people",
-            ledger_id=stretch.ledger_id,
-            entries=len(stretch),
+            ledger_id=entry_range.ledger_id,
+            entries=len(entry_range),
             uuid=UUID(int=7),
             size_bytes=1,
             policy=BrokerConfig(),
@@ -195,30 +197,30 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
 
 
 def test_a_ledger_over_the_protocol_is_as_its_files_are(server: RunningServer, address: PulsarAddress) -> None:
-    stretch = server.stretches[1]
+    entry_range = server.entry_ranges[1]
     with (
-        RemoteLedgers(address, TOPIC, server.stretches) as ledgers,
-        open_shared(server.home, stretch.ledger_id) as stored,
+        RemoteLedgers(address, TOPIC, server.entry_ranges) as ledgers,
+        open_shared(server.home, entry_range.ledger_id) as stored,
     ):
-        far: RemoteLedger = ledgers.ledger(stretch.ledger_id)
-        assert (far.ledger_id, far.confirmed, far.size_bytes) == (
+        remote_ledger: RemoteLedger = ledgers.ledger(entry_range.ledger_id)
+        assert (remote_ledger.ledger_id, remote_ledger.confirmed, remote_ledger.size_bytes) == (
             stored.ledger_id,
             stored.confirmed,
             stored.size_bytes,
         )
         for first, last in ((0, 99), (5, 8), (24, 24), (3, 2), (99, 100)):
-            assert list(map(bytes, far.read(first, last))) == list(map(bytes, stored.read(first, last)))
+            assert list(map(bytes, remote_ledger.read(first, last))) == list(map(bytes, stored.read(first, last)))
         for first, size in ((0, 1), (7, 3_000), (7, 1 << 30), (24, 5), (99, 5)):
-            assert tuple(far.read_frames(first, size)) == tuple(stored.read_frames(first, size))
-        assert far.offsets(4, 20).tolist() == stored.offsets(4, 20).tolist()
+            assert tuple(remote_ledger.read_frames(first, size)) == tuple(stored.read_frames(first, size))
+        assert remote_ledger.offsets(4, 20).tolist() == stored.offsets(4, 20).tolist()
         with pytest.raises(IndexError, match="are not among those to be read"):
-            far.offsets(0, 99)
+            remote_ledger.offsets(0, 99)
 
 
-def test_files_are_read_only_where_they_are_the_engines(
+def test_files_are_read_only_if_they_are_the_servers(
     server: RunningServer, address: PulsarAddress, tmp_path: Path
 ) -> None:
-    task = server.task(v1(server, server.stretches[0]), remote=address)
+    task = server.task(v1(server, server.entry_ranges[0]), remote=address)
     assert run_part(task, open_store=lambda *_: MemoryStore()).route is Route.FILES
     (tmp_path / "hot").mkdir()
     (tmp_path / "hot" / "instance").write_text("another")
@@ -233,8 +235,8 @@ def test_files_are_read_only_where_they_are_the_engines(
 def test_bytes_read_from_files_count_also_where_their_upload_fails(
     server: RunningServer, address: PulsarAddress
 ) -> None:
-    task = server.task(v1(server, server.stretches[0]))
-    with open_shared(server.home, server.stretches[0].ledger_id) as stored:
+    task = server.task(v1(server, server.entry_ranges[0]))
+    with open_shared(server.home, server.entry_ranges[0].ledger_id) as stored:
         assert task.entry_bytes == stored.size_bytes
     full = FaultyStore(MemoryStore(), [FaultRule(Fault.ERROR_BEFORE, times=None)])
     result = run_part(task, open_store=lambda *_: full)
@@ -244,36 +246,36 @@ def test_bytes_read_from_files_count_also_where_their_upload_fails(
     assert run_part(replace(task, home=""), open_store=lambda *_: full).file_bytes == 0
 
 
-def test_another_engine_at_the_same_address_is_not_read(server: RunningServer, address: PulsarAddress) -> None:
-    task = server.task(v1(server, server.stretches[0]), home="", remote=address, instance="of another home")
+def test_another_server_at_the_same_address_is_not_read(server: RunningServer, address: PulsarAddress) -> None:
+    task = server.task(v1(server, server.entry_ranges[0]), home="", remote=address, instance="of another home")
     result = run_part(task, open_store=lambda *_: MemoryStore())
     assert isinstance(result.error, NotSupported)
     assert f"this server has the hot log {server.instance}, not of another home" in str(result.error)
 
 
 def test_entries_that_are_not_as_planned_are_not_uploaded(server: RunningServer, address: PulsarAddress) -> None:
-    stretch = server.stretches[0]
-    offsets = server.offsets(stretch).copy()
+    entry_range = server.entry_ranges[0]
+    offsets = server.offsets(entry_range).copy()
     offsets[5:] += 1
     store = MemoryStore()
-    task = server.task(LedgerPart(stretch.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
+    task = server.task(LedgerPart(entry_range.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
     assert isinstance(run_part(task, open_store=lambda *_: store).error, CorruptBlock)
     assert list(store.list()) == []
 
 
-def test_an_engine_killed_in_the_middle_of_a_task_is_an_error_to_try_again(tmp_path: Path) -> None:
+def test_a_server_killed_in_the_middle_of_a_task_is_an_error_to_be_retried(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(SMALL_LEDGERS)
     served = start(tmp_path / "home", "--conf", str(conf))
     try:
-        stretches = publish(served.service_url, 200, 256 << 10)  # more than both ends hold in memory
-        server = RunningServer(served, tmp_path / "home", stretches)
-        task = server.task(*v2(server, stretches), home="", remote=PulsarAddress(served.service_url))
+        entry_ranges = publish(served.service_url, 200, 256 << 10)  # more than both ends hold in memory
+        server = RunningServer(served, tmp_path / "home", entry_ranges)
+        task = server.task(*v2(server, entry_ranges), home="", remote=PulsarAddress(served.service_url))
         store = MemoryStore()
-        with RemoteLedgers(PulsarAddress(served.service_url), TOPIC, stretches, deadline_s=1.0) as ledgers:
+        with RemoteLedgers(PulsarAddress(served.service_url), TOPIC, entry_ranges, deadline_s=1.0) as ledgers:
 
             def open_ledger(ledger_id: int) -> AbstractContextManager[RemoteLedger]:
-                if ledger_id == stretches[1].ledger_id:
+                if ledger_id == entry_ranges[1].ledger_id:
                     served.kill()
                 return nullcontext(ledgers.ledger(ledger_id))
 
@@ -307,7 +309,7 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
         access.set_broker_urls("", served.service_url)
         address = access()
         assert address is not None
-        task = server.task(v1(server, server.stretches[0]))
+        task = server.task(v1(server, server.entry_ranges[0]))
         both_ways(task, address)
         assert token not in repr(replace(task, remote=address))
         stranger = replace(address, token=jwt.encode({"sub": "server"}, bytes(32), algorithm="HS256"))

@@ -91,8 +91,8 @@ def test_many_topics_at_once_end_in_the_tier_and_nowhere_else(tmp_path: Path) ->
             service.tick()
             time.sleep(0.01)
         for name in TOPICS:
-            told = service.statistics(name)
-            assert (told.last_failure_ms, told.running) == (0, ())
+            statistics = service.statistics(name)
+            assert (statistics.last_failure_ms, statistics.running) == (0, ())
         objects = LocalStore(tier)
         assert len(list(objects.list())) == 2 * len(closed)
         now_ms = int(time.time() * 1000) + 60_000

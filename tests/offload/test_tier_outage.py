@@ -1,4 +1,4 @@
-"""What people are told while a tier is unavailable, and what happens when it answers again."""
+"""Messages while a tier is unavailable, and recovery once it is available again."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_within_five_seconds_everything_names_the_tier_and_since_when(broken: Ou
     assert world.service.statistics(TOPIC).failing
 
 
-def test_a_stream_goes_on_as_soon_as_its_tier_answers(broken: OutageWorld) -> None:
+def test_a_stream_resumes_as_soon_as_its_tier_is_available(broken: OutageWorld) -> None:
     world = broken
     world.pass_seconds(300)
     (found,) = world.service.explain(TOPIC)
@@ -115,15 +115,15 @@ def test_an_outage_is_logged_once_at_its_beginning_and_once_at_its_end(
         world.pass_seconds(300)
         world.repair()
         world.pass_seconds(2)
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
-    first, begin, stalled, end = told
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    first, begin, stalled, end = logged
     assert "is retried later" in first  # what fails at once fails before a probe has confirmed the outage
     assert "has been unavailable since" in begin
     assert "has made no progress for 300 s" in stalled
     assert "is available again after 30" in end
 
 
-def test_whole_ledgers_go_on_as_soon_as_their_tier_answers() -> None:
+def test_whole_ledgers_resume_as_soon_as_their_tier_is_available() -> None:
     world = OutageWorld(settings(managed_ledger_offload_threshold_in_bytes=0))
     world.topic(2)
     world.pass_seconds(1)
@@ -185,7 +185,7 @@ def test_topics_that_wait_for_another_tier_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_an_offload_by_hand_ends_the_backoff_of_its_topic(*, streaming: bool) -> None:
+def test_a_manual_offload_ends_the_backoff_of_its_topic(*, streaming: bool) -> None:
     world = OffloadWorld(
         settings(
             streaming_offload_enabled=streaming,

@@ -47,7 +47,7 @@ def without_directory(world: OffloadWorld) -> ManagedLedger:
     return ledger
 
 
-def test_a_topic_that_streams_no_more_is_not_looked_at_with_every_tick() -> None:
+def test_a_topic_that_streams_no_more_is_not_polled_at_every_tick() -> None:
     world = OffloadWorld()
     ledger = world.topic(1)
     world.service.offload_prefix(TOPIC, LATEST)
@@ -61,7 +61,7 @@ def test_a_topic_that_streams_no_more_is_not_looked_at_with_every_tick() -> None
     world.run(2)
 
 
-def test_an_offload_by_hand_ends_where_streaming_is_switched_off_before_it_began() -> None:
+def test_a_manual_offload_ends_if_streaming_is_disabled_before_it_began() -> None:
     world = OffloadWorld()
     ledger = world.open()
     switch(world, streaming=True)
@@ -76,7 +76,7 @@ def test_an_offload_by_hand_ends_where_streaming_is_switched_off_before_it_began
     assert "streamingOffloadEnabled" in status.last_error
 
 
-def test_an_offload_by_hand_ends_where_segments_end_before_what_it_asked_for() -> None:
+def test_a_manual_offload_ends_if_segments_end_before_its_target() -> None:
     world = OffloadWorld()
     ledger = world.open()
     switch(world, streaming=True)
@@ -94,7 +94,7 @@ def test_an_offload_by_hand_ends_where_segments_end_before_what_it_asked_for() -
     assert "streamingOffloadEnabled" in status.last_error
 
 
-def test_an_offload_by_hand_succeeds_after_the_cause_of_an_earlier_error_is_gone(new_world: NewWorld) -> None:
+def test_a_manual_offload_succeeds_after_the_cause_of_an_earlier_error_is_fixed(new_world: NewWorld) -> None:
     world = new_world()
     without_directory(world)
     world.service.offload_prefix(TOPIC, LATEST)
@@ -108,7 +108,7 @@ def test_an_offload_by_hand_succeeds_after_the_cause_of_an_earlier_error_is_gone
     assert (status.state, status.last_error) == (OffloadState.SUCCESS, "")
 
 
-def test_an_offload_by_hand_is_not_failed_by_an_attempt_that_began_before_it(
+def test_a_manual_offload_is_not_failed_by_an_attempt_that_began_before_it(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = new_world()
@@ -139,7 +139,7 @@ def test_an_error_ends_with_its_cause_before_a_segment_is_committed(new_world: N
     world.clock.advance(0.001)
     world.service.on_ledger_closed(TOPIC)
     world.run()
-    assert world.service.statistics(TOPIC).last_failure_ms == failed_ms  # a look that waits is no failure
+    assert world.service.statistics(TOPIC).last_failure_ms == failed_ms  # a poll that waits is not a failure
     switch(world, streaming=True)
     world.clock.advance(60)
     world.run()
@@ -148,7 +148,7 @@ def test_an_error_ends_with_its_cause_before_a_segment_is_committed(new_world: N
     assert (statistics.failing, statistics.last_failure_ms) == (False, failed_ms)
 
 
-def test_an_offload_by_hand_that_failed_closes_no_segment_later(new_world: NewWorld) -> None:
+def test_a_failed_manual_offload_closes_no_segment_later(new_world: NewWorld) -> None:
     world = new_world()
     without_directory(world)
     world.service.offload_prefix(TOPIC, LATEST)
@@ -169,7 +169,7 @@ def test_an_offload_by_hand_that_failed_closes_no_segment_later(new_world: NewWo
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_an_offload_by_hand_ends_where_the_store_goes_on_to_refuse(
+def test_a_manual_offload_ends_if_the_store_keeps_denying_requests(
     new_world: NewWorld, error: StorageError, state: OffloadState
 ) -> None:
     world = streams(new_world, tail=3)
@@ -272,7 +272,7 @@ def test_entries_that_come_meanwhile_are_left_to_the_next_segment(new_world: New
     assert ends(world) == [Position(1, 1), None]
 
 
-def test_a_topic_that_was_not_looked_at_yet_is_offloaded_up_to_the_position(new_world: NewWorld) -> None:
+def test_a_topic_that_was_not_polled_yet_is_offloaded_up_to_the_position(new_world: NewWorld) -> None:
     world = new_world(streaming(max_offload_segment_size_in_bytes=1 << 20))
     ledger = world.topic(3)
     world.append(ledger, *[b"x"] * 5)

@@ -27,7 +27,7 @@ test_an_upload_that_the_store_creates_after_its_topic_was_deleted_is_aborted,
 test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segment_its_results,
 test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again,
 test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another_owners_work,
-test_a_topic_switched_back_while_nothing_is_under_way_keeps_nothing and
+test_disabling_streaming_of_an_idle_topic_empties_its_buffer and
 test_a_task_that_runs_long_after_its_attempt_was_replaced_writes_nothing."""
 SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", str(2 * len(INTERRUPTIONS))))
 """With those that some steps need besides, about 300."""

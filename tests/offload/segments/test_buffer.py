@@ -156,9 +156,7 @@ def test_a_topic_that_is_switched_back_keeps_nothing(world: BufferedWorld, ledge
     assert held(world) == 0
 
 
-def test_a_topic_switched_back_while_nothing_is_under_way_keeps_nothing(
-    world: BufferedWorld, ledger: ManagedLedger
-) -> None:
+def test_disabling_streaming_of_an_idle_topic_empties_its_buffer(world: BufferedWorld, ledger: ManagedLedger) -> None:
     world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     ledger.roll()

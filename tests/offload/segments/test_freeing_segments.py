@@ -251,7 +251,7 @@ def test_a_topic_created_anew_keeps_nothing_of_its_earlier_life() -> None:
     life.world.check()
 
 
-def test_records_stay_until_the_store_has_let_go_of_the_objects() -> None:
+def test_records_are_kept_until_the_store_has_deleted_the_objects() -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"delete"}), times=1)
     world = OffloadWorld(streaming(), wrap=lambda store: FaultyStore(store, [rule]))
     world.topic(2)

@@ -75,14 +75,14 @@ def test_tasks_of_further_segments_go_out_before_one_is_finished() -> None:
     world.append(*[ENTRY] * 20)
     assert world.advance() == MAX_ASSIGNED
     world.run()
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def hand_out(tasks: Sequence[StreamTask]) -> None:
-        told.append((len(tasks), len(world.covered())))
+        calls.append((len(tasks), len(world.covered())))
         world.tasks += tasks
 
     world.tasks += world.stream.advance(hand_out)
-    assert told == [(0, 0), (1, 1), (1, 2), (1, 3)]
+    assert calls == [(0, 0), (1, 1), (1, 2), (1, 3)]
     world.settle()
     assert len(world.covered()) == 10
 
@@ -97,15 +97,15 @@ def test_results_that_come_before_a_poll_are_seen_by_one(
     world.service.offload_prefix(TOPIC, LATEST)
     world.service.tick()
     world.settle()
-    looks: list[str] = []
-    look = TopicOffload.poll
+    polled: list[str] = []
+    poll = TopicOffload.poll
 
     def counted(topic: TopicOffload) -> None:
-        looks.append(topic.name)
-        look(topic)
+        polled.append(topic.name)
+        poll(topic)
 
     monkeypatch.setattr(TopicOffload, "poll", counted)
     assert world.runner.run_all() > 2
     world.settle()
-    assert looks == [TOPIC]
+    assert polled == [TOPIC]
     world.run()

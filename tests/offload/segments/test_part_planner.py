@@ -40,20 +40,20 @@ class Ledgers:
         return self._ends[ledger_id][first : last + 2]
 
     def run(self, first: int = 0, *, growing: bool = True) -> PositionRange:
-        pieces = []
+        ranges = []
         for ledger_id, ends in enumerate(self._ends):
             if ends.size > 1 + first:
-                pieces.append(EntryRange(ledger_id, first, ends.size - 2, closed=ledger_id < len(self._ends) - 1))
+                ranges.append(EntryRange(ledger_id, first, ends.size - 2, closed=ledger_id < len(self._ends) - 1))
                 first = 0
-        return PositionRange(tuple(pieces), growing=growing)
+        return PositionRange(tuple(ranges), growing=growing)
 
 
 def entries(parts: tuple[PlannedPart, ...]) -> list[tuple[int, int]]:
     return [
-        (piece.ledger_id, entry)
+        (ledger_part.ledger_id, entry)
         for part in parts
-        for piece in part.ledgers
-        for plan in piece.plans
+        for ledger_part in part.ledgers
+        for plan in ledger_part.plans
         for entry in range(plan.header.first_entry_id, plan.end_entry_id)
     ]
 

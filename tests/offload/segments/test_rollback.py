@@ -154,7 +154,7 @@ def test_a_topic_that_streams_is_refused(*, dry_run: bool) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_segment_on_its_way_is_waited_for(*, dry_run: bool) -> None:
+def test_an_assigned_segment_refuses_a_rollback(*, dry_run: bool) -> None:
     life = Life(switched_back=False)
     world = life.world
     world.append(world.open(), b"one more")

@@ -307,7 +307,7 @@ def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
     assert held(world) == world.entries()
 
 
-def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_now() -> None:
+def test_a_close_of_unknown_outcome_counts_though_another_would_be_planned_now() -> None:
     faulty = FaultyMetadataStore(MemoryMetadataStore())
     config = streaming(max_offload_segment_size_in_bytes=10_000)
     world = StreamWorld(config, World(config, faulty))
@@ -322,7 +322,7 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     )
     world.advance()
     assert len(faulty.injected) == 2
-    assert world.stream.uploads[0].end is None, "as far as was heard"
+    assert world.stream.uploads[0].end is None, "as far as is known"
     world.change(max_offload_segment_size_in_bytes=10_000)
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.layout.last)
@@ -331,7 +331,7 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     assert held(world) == world.entries()
 
 
-def test_an_assignment_that_was_not_heard_of_counts() -> None:
+def test_an_assignment_of_unknown_outcome_counts() -> None:
     faulty = FaultyMetadataStore(MemoryMetadataStore())
     config = streaming(max_offload_segment_size_in_bytes=1000)
     world = StreamWorld(config, World(config, faulty))
@@ -362,7 +362,7 @@ class LaggingStore(StoreWrapper):
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_an_upload_that_no_record_names_goes_though_a_listing_does_not_show_it_yet(*, crash: bool) -> None:
+def test_an_unrecorded_upload_is_aborted_though_a_listing_does_not_show_it_yet(*, crash: bool) -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     good = world.store
     world.store = FaultyStore(LaggingStore(good), [FaultRule(Fault.ERROR_AFTER, frozenset({"create_upload"}))])
@@ -429,7 +429,7 @@ def test_a_commit_of_unknown_outcome_gives_nothing_up_and_is_settled_later() -> 
         assert held(world) == world.entries()
 
 
-def test_a_segment_is_forgotten_only_once_it_is_on_record_that_its_objects_are_to_go() -> None:
+def test_an_upload_record_is_deleted_only_after_the_pending_delete_is_recorded() -> None:
     world = StreamWorld()
     world.append(b"a")
     world.settle()
@@ -687,7 +687,7 @@ def test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another
     assert len(world.entries()) == 4
 
 
-def test_a_segment_that_was_given_up_is_not_finished_again_where_its_record_was_not_heard_of(
+def test_a_segment_that_was_given_up_is_not_finished_again_after_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Promises 3, 4 and 9: what is deleted as given up is not written again."""
@@ -804,7 +804,7 @@ def test_any_mix_of_appends_crashes_and_changes_loses_and_repeats_nothing(seed: 
     assert len(world.entries()) == number
 
 
-def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polling_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     world = StreamWorld()
     world.append(b"a")
     world.settle()
@@ -813,7 +813,7 @@ def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("size_bytes", range(50, 300, 25))
-def test_what_fills_a_part_but_ends_with_no_block_is_not_looked_at_until_more_comes(size_bytes: int) -> None:
+def test_entries_that_fill_a_part_within_a_block_are_not_due_until_more_arrive(size_bytes: int) -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     for _ in range(20):
         world.append(bytes(size_bytes))

@@ -36,7 +36,7 @@ def test_everything_that_is_in_no_segment_is_streamed_in_one_run() -> None:
     counts = {1: 10, 2: 0, 3: 5, 7: 2}
     uncovered = uncovered_ranges(map(row, (7, 3, 1, 2)), counts.get, streaming=True, writing_to=7)
     assert positions(uncovered) == [("1:0", "7:1")]
-    assert [piece.closed for piece in uncovered[0].ranges] == [True, True, False]
+    assert [entry_range.closed for entry_range in uncovered[0].ranges] == [True, True, False]
     assert uncovered[0].growing
 
 
@@ -99,9 +99,9 @@ def test_every_entry_is_streamed_once_or_has_its_copy(ledgers: list[tuple[int, s
         if mine:
             wanted.update((ledger_id, entry) for entry in range(covered + 1, count))
     found = [
-        (piece.ledger_id, entry)
+        (entry_range.ledger_id, entry)
         for run in uncovered_ranges(rows, counts.get, streaming=streaming, writing_to=len(ledgers) - 1)
-        for piece in run.ranges
-        for entry in range(piece.first, piece.last + 1)
+        for entry_range in run.ranges
+        for entry in range(entry_range.first, entry_range.last + 1)
     ]
     assert found == sorted(wanted)

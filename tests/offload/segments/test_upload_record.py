@@ -59,7 +59,7 @@ def test_a_change_that_meets_another_of_the_same_owner_is_made_on_top_of_it() ->
     assert (stored(store).upload_id, stored(store).attempts) == ("x", 3)
 
 
-def test_an_owner_that_was_followed_can_neither_change_nor_delete_the_record() -> None:
+def test_a_fenced_owner_can_neither_change_nor_delete_the_record() -> None:
     store = MemoryMetadataStore()
     before = new_node(store)
     new_node(store, epoch=2)
@@ -90,7 +90,7 @@ def test_a_change_of_unknown_outcome_is_settled_by_reading(fault: Fault) -> None
     assert (stored(inner).upload_id, stored(inner).attempts) == ("x", 3)
 
 
-def test_a_record_that_is_gone_is_not_made_again_by_a_change() -> None:
+def test_a_deleted_record_is_not_created_again_by_a_change() -> None:
     store = MemoryMetadataStore()
     one, other = new_node(store), new_node(store)
     other.delete()
