@@ -4,16 +4,9 @@ import logging
 import ssl
 
 import pytest
+from tests.support.clock import ManualClock
 
 from afterglow.broker.connection_limits import FailedHandshakes
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def alert(reason: str) -> ssl.SSLError:
@@ -23,14 +16,14 @@ def alert(reason: str) -> ssl.SSLError:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def failed(clock: Clock, caplog: pytest.LogCaptureFixture) -> FailedHandshakes:
+def failed(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> FailedHandshakes:
     caplog.set_level(logging.WARNING, "afterglow.broker.connection_limits")
-    return FailedHandshakes("brokerServicePortTls", clock)
+    return FailedHandshakes("brokerServicePortTls", clock.monotonic)
 
 
 def test_a_line_names_address_port_reason_and_fix(failed: FailedHandshakes, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,27 +53,27 @@ def test_every_kind_of_failure_has_a_reason(
 
 
 def test_a_client_that_retries_is_logged_once_per_minute_with_the_number_of_attempts(
-    failed: FailedHandshakes, clock: Clock, caplog: pytest.LogCaptureFixture
+    failed: FailedHandshakes, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(59):
         failed.report("10.0.0.7", alert("TLSV1_ALERT_UNKNOWN_CA"))
-        clock.now_s += 1
+        clock.advance(1)
     assert len(caplog.messages) == 1
     failed.report("10.0.0.8", alert("TLSV1_ALERT_UNKNOWN_CA"))
     failed.report("10.0.0.7", alert("HTTP_REQUEST"))
     assert len(caplog.messages) == 3
-    clock.now_s += 1
+    clock.advance(1)
     failed.report("10.0.0.7", alert("TLSV1_ALERT_UNKNOWN_CA"))
     assert caplog.messages[3].endswith("(58 more since it was last logged)")
 
 
 def test_any_number_of_addresses_takes_bounded_memory_and_log_lines(
-    failed: FailedHandshakes, clock: Clock, caplog: pytest.LogCaptureFixture
+    failed: FailedHandshakes, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(5_000):
         failed.report(f"10.0.{number >> 8}.{number & 255}", ConnectionResetError())
     assert len(failed._throttle._logged) == len(caplog.messages) == 1001
-    clock.now_s += 60
+    clock.advance(60)
     failed.report("10.1.0.0", ConnectionResetError())
     assert len(failed._throttle._logged) <= 1001
     assert caplog.messages[-1].startswith("TLS handshake with 10.1.0.0 failed")

@@ -9,14 +9,13 @@ from uuid import uuid4
 
 import pulsar
 import pytest
+from tests.support.broker_topics import append
 
 from afterglow.broker.topic import TIER_READS
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
-from afterglow.format.entry import encode_entry
 from afterglow.format.objects import ObjectKey, set_uuid
 from afterglow.format.position import EARLIEST, Position
-from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.metadata.names import TopicName
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import extra_metadata
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.broker.topic import Topic
-    from afterglow.errors import AfterglowError
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 TOPIC = TopicName.parse("public/default/t")
@@ -43,18 +41,6 @@ CONFIG = BrokerConfig(
     managed_ledger_cache_size_mb=0,
     damaged_data_policy=DamagePolicy.SKIP_AND_REPORT,
 )
-
-
-async def append(topic: Topic, count: int) -> list[Position]:
-    loop = asyncio.get_running_loop()
-    waiting: list[asyncio.Future[Position | AfterglowError]] = []
-    for number in range(count):
-        future: asyncio.Future[Position | AfterglowError] = loop.create_future()
-        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-        topic.append(encode_entry(metadata, bytes(1_000)), 1, future.set_result)
-        waiting.append(future)
-    results = await asyncio.gather(*waiting)
-    return [result for result in results if isinstance(result, Position)]
 
 
 def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Path:
@@ -111,10 +97,10 @@ def test_unreadable_entries_are_acknowledged(tmp_path: Path, kind: pulsar.Consum
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
         await asyncio.to_thread(topic.ledger.cursors.create, "s", EARLIEST)
-        positions = await append(topic, FULL)
+        positions = await append(topic, FULL, 1_000)
         first = positions[0].ledger_id
         while positions[-1].ledger_id == first:  # it is full, and the next one is being made
-            positions += await append(topic, 1)
+            positions += await append(topic, 1, 1_000)
         file = await asyncio.to_thread(move_to_tier, server, topic, tmp_path, first)
         data = bytearray(file.read_bytes())
         data[{"first": 1_000, "middle": (1 << 20) + 1_000, "last": len(data) - 1_000}[where]] ^= 1
@@ -152,9 +138,9 @@ def test_one_topic_uses_only_some_threads_of_the_tier_pool(tmp_path: Path) -> No
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
-        positions = await append(topic, FULL)
+        positions = await append(topic, FULL, 1_000)
         while positions[-1].ledger_id == positions[0].ledger_id:
-            positions += await append(topic, 1)
+            positions += await append(topic, 1, 1_000)
         await asyncio.to_thread(move_to_tier, server, topic, tmp_path, positions[0].ledger_id)
         threads, server.service._tier_pool = server.service._tier_pool, ManualPool()
         held = server.service._tier_pool

@@ -8,14 +8,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tests.support.broker_topics import append
 from tests.support.certificates import write_certificate
 
 from afterglow.broker import policy_refresh
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
-from afterglow.format.entry import encode_entry
-from afterglow.format.position import EARLIEST, Position
-from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.format.position import EARLIEST
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
@@ -25,23 +24,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from afterglow.broker.topic import Topic
-    from afterglow.errors import AfterglowError
 
 TOPIC = TopicName.parse("public/default/t")
 CONFIG = BrokerConfig(broker_service_port=0, default_retention_time_in_minutes=-1, default_retention_size_in_mb=-1)
-
-
-async def append(topic: Topic, count: int) -> list[Position]:
-    loop = asyncio.get_running_loop()
-    waiting: list[asyncio.Future[Position | AfterglowError]] = []
-    for i in range(count):
-        future: asyncio.Future[Position | AfterglowError] = loop.create_future()
-        metadata = MessageMetadata(producer_name="p", sequence_id=i, publish_time=1)
-        topic.append(encode_entry(metadata, b"x"), 1, future.set_result)
-        waiting.append(future)
-    results = await asyncio.gather(*waiting)
-    return [result for result in results if isinstance(result, Position)]
 
 
 def set_policy(name: str, value: Any) -> Any:

@@ -7,12 +7,12 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
+from tests.support.broker_topics import append
 from tests.support.clock import ManualClock
 
 from afterglow.broker.consumer import Consumer
 from afterglow.config import BrokerConfig
-from afterglow.format.entry import encode_entry
-from afterglow.format.position import EARLIEST, Position
+from afterglow.format.position import EARLIEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from afterglow.broker.topic import Topic
-    from afterglow.errors import AfterglowError
+    from afterglow.format.position import Position
+
 
 TOPIC = TopicName.parse("public/default/t")
-
-
-async def append(topic: Topic, producer: str) -> Position:
-    done: asyncio.Future[Position | AfterglowError] = asyncio.get_running_loop().create_future()
-    metadata = wire.MessageMetadata(producer_name=producer, sequence_id=0, publish_time=1)
-    topic.append(encode_entry(metadata, b"payload"), 1, done.set_result)
-    result = await done
-    assert isinstance(result, Position)
-    return result
 
 
 def unreadable(position: Position) -> wire.CommandAck:
@@ -54,10 +45,11 @@ def test_a_line_is_logged_per_producer_and_minute(tmp_path: Path, caplog: pytest
         consumer = Consumer(1, "c", 0, None, None, subscription)  # type: ignore[arg-type]
         for minute in range(2):
             for producer in ("first", "second"):
-                for _ in range(5):
-                    subscription.acknowledge(consumer, unreadable(await append(topic, producer)))
+                for position in await append(topic, 5, producer=producer):
+                    subscription.acknowledge(consumer, unreadable(position))
             clock.advance(59 if minute else 60)
-        subscription.acknowledge(consumer, unreadable(await append(topic, "first")))
+        (position,) = await append(topic, 1, producer="first")
+        subscription.acknowledge(consumer, unreadable(position))
         assert topic.ledger.cursors.get("s").backlog == 0
         await server.stop()
 

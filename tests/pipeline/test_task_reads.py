@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.broker_topics import append
 from tests.support.fault_proxy import fault_proxy
 from tests.support.served_topics import eventually, offload_all
 from tests.support.servers import start_moto
@@ -20,9 +21,7 @@ from tests.support.serving import serving
 import afterglow
 from afterglow.cli import main
 from afterglow.config import BrokerConfig
-from afterglow.format.entry import encode_entry
-from afterglow.format.position import LATEST, Position
-from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.format.position import LATEST
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
 from afterglow.offload.status import OffloadState
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from tests.support.fault_proxy import Moment
     from tests.support.serving import Served
 
-    from afterglow.broker.topic import Topic
-    from afterglow.errors import AfterglowError
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -45,17 +42,6 @@ COUNT: Final = 240
 SIZE: Final = 100_000
 TIMEOUT_S: Final = 240.0
 """A loaded machine needs long to start Spark."""
-
-
-async def append(topic: Topic, count: int) -> list[Position]:
-    loop = asyncio.get_running_loop()
-    waiting = []
-    for number in range(count):
-        future: asyncio.Future[Position | AfterglowError] = loop.create_future()
-        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-        topic.append(encode_entry(metadata, bytes(SIZE)), 1, future.set_result)
-        waiting.append(future)
-    return [found for found in await asyncio.gather(*waiting) if isinstance(found, Position)]
 
 
 async def stream_out(home: Path) -> tuple[Server, int, int]:
@@ -83,10 +69,10 @@ async def stream_out(home: Path) -> tuple[Server, int, int]:
         topic = await server.service.topic(TOPIC, create=True)
         early = 0
         while not buffer.statistics.entries:
-            early += len(await append(topic, 1))
+            early += len(await append(topic, 1, SIZE))
             await asyncio.sleep(0.05)
         early_bytes = early * topic.ledger.size_bytes // topic.ledger.layout.total_entries
-        assert len(await append(topic, COUNT)) == COUNT
+        assert len(await append(topic, COUNT, SIZE)) == COUNT
         await server.service.blocking(offload.offload_prefix, name, LATEST)
         await asyncio.to_thread(
             eventually,

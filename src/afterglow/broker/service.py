@@ -120,7 +120,7 @@ class BrokerService:
     # --- serving ---
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
-        """Accept clients, over TLS where a context is given, and announce the address; returns the port."""
+        """Accept clients, over TLS with a context, and advertise the address; returns the port."""
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:

@@ -133,7 +133,10 @@ class Server:
         async with AsyncExitStack() as stack:
             pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow")
             stack.callback(pool.shutdown)
-            hot = await loop.run_in_executor(pool, partial(_open_log, home, config, _deliver(loop)))
+            hot = await loop.run_in_executor(
+                pool,
+                partial(LocalLog, home, journal_max_bytes=config.journal_max_size_mb << 20, deliver=_deliver(loop)),
+            )
             stack.push_async_callback(loop.run_in_executor, pool, hot.close)
             metadata = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}", config)
             stack.callback(metadata.close)
@@ -205,12 +208,6 @@ class Server:
     async def stop(self) -> None:
         """Stop all parts in the reverse order of the start. Acknowledged messages are on disk already."""
         await self._stack.aclose()
-
-
-def _open_log(
-    home: Path, config: BrokerConfig, deliver: Callable[[list[Completion], HotLogError | None], None]
-) -> LocalLog:
-    return LocalLog(home, journal_max_bytes=config.journal_max_size_mb << 20, deliver=deliver)
 
 
 def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], HotLogError | None], None]:
