@@ -99,7 +99,9 @@ def test_a_view_sees_all_of_itself() -> None:
 def test_a_split_raises_at_the_end_of_its_neighbourhood(splits: list[Split]) -> None:
     split = next(each for each in splits if each.ledger_id == splits[-1].ledger_id - 1)
     known = split.neighbourhood.neighbours()[1:3]
-    near = replace(split, neighbourhood=Neighbourhood.of(known, split.neighbourhood.hot, first=False, last=False))
+    near = replace(
+        split, neighbourhood=Neighbourhood.of(known, split.neighbourhood.hot, has_first=False, has_last=False)
+    )
     neighbours = SplitNeighbours(near, SplitReader(BrokerConfig()))
     at = Position(split.ledger_id, 5)
     with pytest.raises(OutOfReach, match=r"scan\(\)"):

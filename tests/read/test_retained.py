@@ -112,4 +112,4 @@ def test_nothing_more_is_expected_of_a_ledger_that_has_ended() -> None:
     ],
 )
 def test_bounds_that_are_the_wrong_way_round_are_known(scan_range: ScanRange, why: str | None) -> None:
-    assert scan_range.contradiction == why
+    assert scan_range.empty_reason == why

@@ -50,7 +50,7 @@ def test_positions_bound_the_ranges() -> None:
 
 def test_without_bounds_everything_is_read() -> None:
     scan_range = ScanRange.of(None, None, None, None, NOW_MS)
-    assert (scan_range.start, scan_range.end, scan_range.timed) == (EARLIEST, LATEST, False)
+    assert (scan_range.start, scan_range.end, scan_range.has_times) == (EARLIEST, LATEST, False)
 
 
 @pytest.mark.parametrize(

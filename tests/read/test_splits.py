@@ -234,5 +234,5 @@ def test_neighbours_are_every_range_of_the_topic_and_travel_packed(topic: Source
     assert [each.hot for each in neighbours] == [False, True, True, True]
     assert [each.tier_object is not None for each in neighbours] == [True, True, False, False]
     assert first.tier_object == splits[0].tier_object
-    assert (neighbourhood.first, neighbourhood.last) == (True, True)
+    assert (neighbourhood.has_first, neighbourhood.has_last) == (True, True)
     assert len(pickle.dumps(splits)) < 400 * len(splits)

@@ -129,7 +129,7 @@ class MessageBatches:
         """
         run = served.run
         needed = [*self._own]
-        if self._scan_range.timed:
+        if self._scan_range.has_times:
             needed += [name for name in _TIME_COLUMNS if name not in needed]
         if self._is_at_edge(run):
             needed += [name for name in _POSITION_COLUMNS if name not in needed]
@@ -163,7 +163,7 @@ class MessageBatches:
 
     def end(self) -> None:
         """Report messages whose last chunk is missing. May be called after the last run of the topic."""
-        if self._assembler is not None and self._scan_range.end == LATEST and not self._scan_range.timed:
+        if self._assembler is not None and self._scan_range.end == LATEST and not self._scan_range.has_times:
             self._assembler.end()
 
     def _select(self, batch: pa.RecordBatch, tier: str) -> pa.RecordBatch:
@@ -189,7 +189,7 @@ class MessageBatches:
         """Mask of the rows that are in the range; None: all."""
         scan_range = self._scan_range
         conditions = []
-        if scan_range.timed:
+        if scan_range.has_times:
             time = pc.coalesce(*(batch.column(name) for name in _TIME_COLUMNS))
             if scan_range.since_ms is not None:
                 conditions.append(pc.greater_equal(time, _timestamp(scan_range.since_ms)))
@@ -223,7 +223,7 @@ class EntryBatches:
 
     def __init__(self, topic: str, scan_range: ScanRange, columns: Iterable[str] | None = None) -> None:
         self.schema = choose(ENTRIES, columns)
-        self._times = MessageBatches(topic, scan_range, ("entry_id",), lambda _: None) if scan_range.timed else None
+        self._times = MessageBatches(topic, scan_range, ("entry_id",), lambda _: None) if scan_range.has_times else None
         self._topic = topic
 
     def of(self, served: ServedRun) -> Iterator[pa.RecordBatch]:

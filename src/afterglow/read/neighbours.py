@@ -65,14 +65,14 @@ class Neighbourhood:
     """The ranges, compressed; see :meth:`neighbours`."""
     hot: HotLocation | None
     """Location of the hot log; None: it cannot be reached."""
-    first: bool
+    has_first: bool
     """Whether they include the first range of the topic."""
-    last: bool
+    has_last: bool
     """Whether they include the last range of the topic, as it was pinned."""
 
     @classmethod
     def of(
-        cls, neighbours: Sequence[NeighbourRange], hot: HotLocation | None, *, first: bool, last: bool
+        cls, neighbours: Sequence[NeighbourRange], hot: HotLocation | None, *, has_first: bool, has_last: bool
     ) -> Neighbourhood:
         """Pack ranges, which must be in order."""
         locations: dict[TierLocation, int] = {}
@@ -94,7 +94,7 @@ class Neighbourhood:
             [location.driver, location.bucket, location.region, location.endpoint, location.prefix]
             for location in locations
         ]
-        return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, first, last)
+        return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, has_first, has_last)
 
     def neighbours(self) -> tuple[NeighbourRange, ...]:
         """The ranges, in order."""
@@ -186,7 +186,7 @@ class SplitNeighbours:
             same = each.ledger_id == position.ledger_id
             last = min(each.last, position.entry_id - 1) if same else each.last
             yield from _backwards(partial(self._read, each), each.first, last)
-        if not self._split.neighbourhood.first:
+        if not self._split.neighbourhood.has_first:
             raise self._out_of_reach("before", position)
 
     def after(self, position: Position) -> Iterator[ServedRun]:
@@ -200,7 +200,7 @@ class SplitNeighbours:
             first = max(each.first, position.entry_id) if each.ledger_id == position.ledger_id else each.first
             if each.ledger_id >= position.ledger_id and first <= each.last:
                 yield from self._read(each, first, each.last)
-        if not self._split.neighbourhood.last:
+        if not self._split.neighbourhood.has_last:
             raise self._out_of_reach("after", position)
 
     def _known(self) -> tuple[NeighbourRange, ...]:

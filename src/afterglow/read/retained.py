@@ -39,7 +39,7 @@ class RetainedRange:
     """First position of the first ledger, which may be empty; None if there is no ledger."""
     end: Position
     """Position after the last entry, in the last ledger, which may be empty."""
-    grows: bool
+    is_open: bool
     """Whether the last ledger is open."""
     readable: Layout
     """The entries that can be read."""
@@ -57,12 +57,12 @@ class RetainedRange:
         """
         ledgers = {ledger.ledgerId: ledger for ledger in info.ledgerInfo}
         if not ledgers:
-            return cls(topic, None, EARLIEST, grows=True, readable=readable)
+            return cls(topic, None, EARLIEST, is_open=True, readable=readable)
         last = ledgers[readable.ids[-1] if hot else max(ledgers)]
-        grows = not last.HasField("entries")
-        entries = LATEST.entry_id if grows else last.entries
+        is_open = not last.HasField("entries")
+        entries = LATEST.entry_id if is_open else last.entries
         end = Position(last.ledgerId, readable.tail_entries if hot else entries)
-        return cls(topic, Position(min(ledgers), 0), end, grows=grows, readable=readable)
+        return cls(topic, Position(min(ledgers), 0), end, is_open=is_open, readable=readable)
 
     def missing(self, scan_range: ScanRange) -> EntriesMissing | None:
         """An error that names the missing positions of a range, not yet raised; None: nothing is missing.
@@ -80,7 +80,7 @@ class RetainedRange:
         if start > self.end:
             gaps.append(f"{start} to {_name_position(end)} was never written, or is not visible yet")
             fixes.append(f"start at {_name_position(self.end)} or before, and check topic and source")
-        elif self.grows and end.ledger_id == self.end.ledger_id and end > self.end:
+        elif self.is_open and end.ledger_id == self.end.ledger_id and end > self.end:
             gaps.append(f"{self.end} to {end} is not written yet")
             fixes.append(f"end at {self.end} or latest, or read again later")
         if not gaps:

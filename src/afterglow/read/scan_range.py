@@ -62,17 +62,17 @@ class ScanRange:
         )
 
     @property
-    def timed(self) -> bool:
+    def has_times(self) -> bool:
         """Whether it is bounded by time."""
         return self.since_ms is not None or self.until_ms is not None
 
     @property
-    def bounded(self) -> bool:
+    def has_positions(self) -> bool:
         """Whether it is bounded by positions."""
         return (self.start, self.end) != (EARLIEST, LATEST)
 
     @property
-    def contradiction(self) -> str | None:
+    def empty_reason(self) -> str | None:
         """Why the range is empty, if its end is before its start; else None."""
         if (self.end, self.end_batch) < (self.start, self.start_batch):
             return f"end {self.end} is before start {self.start}"
@@ -81,9 +81,9 @@ class ScanRange:
         return None
 
     @property
-    def prunes(self) -> bool:
+    def can_prune(self) -> bool:
         """Whether blocks may be pruned by time."""
-        return self.timed or self.published_from_ms is not None or self.published_to_ms is not None
+        return self.has_times or self.published_from_ms is not None or self.published_to_ms is not None
 
     @property
     def end_entry(self) -> Position:

@@ -124,7 +124,7 @@ class SplitPlanner:
     ) -> Iterator[PlannedRange]:
         probe = TimeProbe(self.reader, priority)
         for planned in object_ranges:
-            for matching in self._prune(planned, scan_range, probe) if scan_range.prunes else (planned,):
+            for matching in self._prune(planned, scan_range, probe) if scan_range.can_prune else (planned,):
                 yield from self._divide(matching, split_bytes)
 
     def _object_ranges(self, start: Position, end: Position, priority: ReadPriority | None) -> Iterator[PlannedRange]:
@@ -208,13 +208,13 @@ class SplitPlanner:
                 return None
             if stripes.times is not None:
                 return matching_blocks(stripes, first, last, scan_range, stamped=stamped)
-            if not scan_range.timed:
+            if not scan_range.has_times:
                 return None  # publish times follow no order, so that they cannot be bisected
             if self._is_older(ledger_id, scan_range, probe):
                 return ()
             boundaries = [first, *(at for at in stripes.first_entries.tolist() if first < at <= last)]
         else:
-            if not scan_range.timed or not isinstance(self._hot_ledger(ledger_id), SharedLedger):
+            if not scan_range.has_times or not isinstance(self._hot_ledger(ledger_id), SharedLedger):
                 return None  # each probe through brokers would be a round trip
             boundaries = range(first, last + 1)
             if probe.time(Position(ledger_id, last)) is None:
@@ -228,7 +228,7 @@ class SplitPlanner:
 
     def _is_pruned_by_record(self, planned: PlannedRange, offloaded: OffloadedRange, scan_range: ScanRange) -> bool:
         """Whether the segment record shows that an object holds no message of the scan range."""
-        if not scan_range.prunes:
+        if not scan_range.can_prune:
             return False
         with suppress(AfterglowError):  # the record is not needed if the ledger list has the location of the object
             bounds = self.tiers.locator.times(self.view.name, offloaded)
@@ -308,8 +308,8 @@ class _NeighbourhoodCache:
             self._made = Neighbourhood.of(
                 [self._neighbour(*each) for each in self._ranges[low:high]],
                 self._planner.hot,
-                first=not low,
-                last=high == len(self._ranges),
+                has_first=not low,
+                has_last=high == len(self._ranges),
             )
             self._group = group
         return self._made

@@ -139,7 +139,7 @@ class LedgerStripes:
         else:
             self._sizes = np.full_like(lengths, max(buffer_bytes, _MIN_STRIPE_BYTES))
         self._first_stripes = np.append(0, np.cumsum(-(-lengths // self._sizes)))
-        self.whole_blocks = int(self._first_stripes[-1]) == self.first_entries.size
+        self.has_whole_blocks = int(self._first_stripes[-1]) == self.first_entries.size
         """Whether each stripe is a whole block."""
         self.times: NDArray[np.int64] | None = None
         """Per block the least and greatest broker time, then publish time, -1 for none; None: not measured."""
@@ -199,7 +199,9 @@ class LedgerStripes:
 
     def block_of_stripe(self, stripe: int) -> BlockSpan:
         """The block of a stripe."""
-        number = stripe if self.whole_blocks else int(np.searchsorted(self._first_stripes, stripe, side="right")) - 1
+        number = (
+            stripe if self.has_whole_blocks else int(np.searchsorted(self._first_stripes, stripe, side="right")) - 1
+        )
         found = self.block(number)
         assert found is not None
         return found

@@ -212,7 +212,7 @@ class BlockScan:
         stripes = self.ledger.stripes
         end = stripes.stripe_after(self.last)
         while begin < end:
-            adjacent = self.ledger.adjacent(begin, self.buffer_bytes, one_block=not stripes.whole_blocks)
+            adjacent = self.ledger.adjacent(begin, self.buffer_bytes, one_block=not stripes.has_whole_blocks)
             yield range(begin, min(adjacent.stop, end))
             begin = adjacent.stop
 

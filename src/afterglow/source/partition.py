@@ -116,7 +116,7 @@ class SourcePartition:
         """Its entries in a range of positions, in runs; blocks out of the range of times are pruned."""
         planner = self._planner(pinned)
         for start, end in scan_range.ranges(records(pinned.info)):
-            if not scan_range.timed:
+            if not scan_range.has_times:
                 yield from pinned.reader.read(start, end, priority=priority, scan=scan)
                 continue
             for each in planner.ranges(start, end, scan_range, priority=priority, split_bytes=UNDIVIDED):
@@ -182,6 +182,6 @@ class SourcePartition:
             missing: Called with an error where positions of the range are missing.
         """
         pinned = self.pin()
-        if scan_range.bounded and (error := pinned.retained.missing(scan_range)) is not None:
+        if scan_range.has_positions and (error := pinned.retained.missing(scan_range)) is not None:
             missing(error)
         return pinned

@@ -313,7 +313,7 @@ class SourceTopic:
         Raises:
             EntriesMissing: Positions are missing, and ``fail`` is set: before any row is returned.
         """
-        if (why := scan_range.contradiction) is not None:
+        if (why := scan_range.empty_reason) is not None:
             _log.warning("the requested range is empty: %s: %s; swap the two", self.name, why)
         missing = on_missing(fail=fail)
         if fail:
@@ -321,7 +321,7 @@ class SourceTopic:
         return scan_range, missing
 
     def _check(self, scan_range: ScanRange, missing: OnMissing) -> None:
-        for partition in self._readers if scan_range.bounded else ():
+        for partition in self._readers if scan_range.has_positions else ():
             partition.pin_for(scan_range, missing)
 
     def _only_partition(self, verb: str) -> SourcePartition:
