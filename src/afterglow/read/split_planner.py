@@ -129,10 +129,10 @@ class SplitPlanner:
 
     def _object_ranges(self, start: Position, end: Position, priority: ReadPriority | None) -> Iterator[PlannedRange]:
         """The ranges of entries that one object, or only the hot log, holds, in order."""
-        for span in self.view.spans(start, end):
-            for offloaded, first, last in self.by_object(span.ledger_id, span.first, span.last):
-                preferred = self._preferred(span.ledger_id, offloaded, priority)
-                yield PlannedRange(span.ledger_id, first, last, offloaded, preferred, 0)
+        for ledger_range in self.view.ranges(start, end):
+            for offloaded, first, last in self.by_object(ledger_range.ledger_id, ledger_range.first, ledger_range.last):
+                preferred = self._preferred(ledger_range.ledger_id, offloaded, priority)
+                yield PlannedRange(ledger_range.ledger_id, first, last, offloaded, preferred, 0)
 
     def _prefetched(
         self, object_ranges: Iterable[PlannedRange], scan_range: ScanRange, executor: Executor

@@ -58,12 +58,16 @@ class TopicView:
                 break
         return cls(name, {ledger.ledgerId: ledger for ledger in ledgers}, Layout.of(extents))
 
-    def spans(self, start: Position, end: Position) -> Iterator[LedgerRange]:
+    def ranges(self, start: Position, end: Position) -> Iterator[LedgerRange]:
         """The ranges of entries in [start, end), one per ledger, in order."""
-        for span in self.layout.ranges(start):
-            if Position(span.ledger_id, span.first) >= end:
+        for ledger_range in self.layout.ranges(start):
+            if Position(ledger_range.ledger_id, ledger_range.first) >= end:
                 return
-            yield replace(span, last=min(span.last, end.entry_id - 1)) if span.ledger_id == end.ledger_id else span
+            yield (
+                replace(ledger_range, last=min(ledger_range.last, end.entry_id - 1))
+                if ledger_range.ledger_id == end.ledger_id
+                else ledger_range
+            )
 
 
 class TopicReader:
@@ -105,8 +109,8 @@ class TopicReader:
         Raises:
             AfterglowError: No copy of an entry can be read; the runs before it are valid.
         """
-        for span in self.view.spans(start, end):
-            yield from self._ledger(span.ledger_id, span.first, span.last, priority, scan=scan)
+        for ledger_range in self.view.ranges(start, end):
+            yield from self._ledger(ledger_range.ledger_id, ledger_range.first, ledger_range.last, priority, scan=scan)
 
     def find_by_time(self, time_ms: int) -> Position:
         """Position of the first entry written at or after a time, else the position after the last entry.
@@ -127,12 +131,12 @@ class TopicReader:
             AfterglowError: They cannot be read.
         """
         found: list[StoredEntry] = []
-        for span in self.view.spans(position, Position(position.ledger_id, position.entry_id + max_entries)):
-            first = span.first
-            while first <= span.last and max_bytes > 0:
-                probe = partial(self._source.probe, first=first, last=span.last, max_bytes=max_bytes)
-                run = self._with_ledger(span.ledger_id, probe)
-                positions = (Position(span.ledger_id, run.first + at) for at in range(len(run.entries)))
+        for ledger_range in self.view.ranges(position, Position(position.ledger_id, position.entry_id + max_entries)):
+            first = ledger_range.first
+            while first <= ledger_range.last and max_bytes > 0:
+                probe = partial(self._source.probe, first=first, last=ledger_range.last, max_bytes=max_bytes)
+                run = self._with_ledger(ledger_range.ledger_id, probe)
+                positions = (Position(ledger_range.ledger_id, run.first + at) for at in range(len(run.entries)))
                 found += map(StoredEntry, positions, run.entries)
                 max_bytes -= sum(map(len, run.entries))
                 first = run.first + len(run.entries)
