@@ -1,4 +1,4 @@
-"""Copies of a ledger: what comes torn is reported, and never served."""
+"""Hot copies of a ledger: truncated reads are reported, and never served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Apache Pulsar offloaded is read through its own metadata, byte by byte as Pulsar's own reader reads it."""
+"""Objects that Apache Pulsar offloaded, read through Pulsar's metadata: byte-equal to Pulsar's own reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries around those that are read: backwards and forwards, over ledgers and copies, as far as can be seen."""
+"""Neighbours of a range: read backwards and forwards, over ledgers and copies, up to the end of the neighbourhood."""
 
 from __future__ import annotations
 

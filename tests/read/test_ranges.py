@@ -1,4 +1,4 @@
-"""Lists without what only the hot log has, and lists that an attached Afterglow's segments are added to."""
+"""Ledger lists without the hot log, and ledger lists of a cluster with the segments of an attached Afterglow."""
 
 from __future__ import annotations
 

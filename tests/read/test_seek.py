@@ -1,4 +1,4 @@
-"""Seek by time through the library and through the broker: what is found, and what it costs in requests to the tier."""
+"""Seek by time through the library and through the broker: results, and number of requests to the tier."""
 
 from __future__ import annotations
 

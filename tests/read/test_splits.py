@@ -1,4 +1,4 @@
-"""Splits read by others give what the topic itself gives, from the copies that the priority names."""
+"""Splits read by other processes: the same rows as the topic, from the copies that the read priority names."""
 
 from __future__ import annotations
 

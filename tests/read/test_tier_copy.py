@@ -1,4 +1,4 @@
-"""Entries from objects of either format: byte-equal, whatever is asked for, and fetched once."""
+"""Entries of objects of both formats: byte-equal for every range, and fetched once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One handle over a topic: V1, V2, hot and open ledgers in one order, any range, while ledgers move."""
+"""One reader over V1, V2, hot and open ledgers of a topic: in order, for any range, while ledgers are offloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics read from a home, with no server in between: from hot log and tier, in any window."""
+"""Topics read from a server's home without the server: from hot log and tier, for any range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real Apache Pulsar has offloaded, read by way of its ZooKeeper and by way of its admin API."""
+"""Topics that a real Apache Pulsar offloaded, read through its ZooKeeper and through its admin API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of a real Apache Pulsar, offloaded by it to an S3 server: what we read is what its own client read."""
+"""Topics that a real Apache Pulsar offloaded to an S3 server: the same messages as its own client reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics read with decoded values: what Apache Pulsar has offloaded, and what the stock client sends to a server."""
+"""Topics read with decoded values: offloaded by Apache Pulsar, or sent to a server by the stock client."""
 
 from __future__ import annotations
 

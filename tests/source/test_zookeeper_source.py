@@ -1,4 +1,4 @@
-"""A cluster read by way of its ZooKeeper: with its brokers, without them, with segments of an attached Afterglow."""
+"""A cluster read through its ZooKeeper: with and without its brokers, and with segments of an attached Afterglow."""
 
 from __future__ import annotations
 
