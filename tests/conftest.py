@@ -65,6 +65,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _quick_test_runs = False
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Last, so that no other test has to start the shared Spark session again.
+    items.sort(key=lambda item: item.get_closest_marker("own_spark") is not None)
+
+
 @pytest.fixture(scope="session")
 def zip_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process for which the example offload driver is installed."""
@@ -81,7 +87,8 @@ def zip_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def shared_spark() -> Iterator[SharedSpark]:
     """The Spark session of this process; it starts when a test asks for ``spark``.
 
-    Tests that need a JVM with settings or an environment of their own call ``end()`` first.
+    Tests that need a JVM with settings or an environment of their own call ``end()`` first, and are marked
+    ``own_spark``.
     """
     pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     from tests.support.shared_spark import SharedSpark

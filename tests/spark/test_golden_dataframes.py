@@ -54,6 +54,7 @@ class Defect(NamedTuple):
     """Entries before it."""
 
 
+pytestmark = pytest.mark.own_spark
 CASES = golden.cases()
 MAPFILES = "fs_mapfile"
 DEFECTS = {

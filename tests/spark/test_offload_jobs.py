@@ -299,6 +299,7 @@ def test_a_description_of_many_objects_is_short(home: Home) -> None:
     assert shown.endswith("…")
 
 
+@pytest.mark.own_spark
 def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_another(
     other: Home, shared_spark: SharedSpark
 ) -> None:
@@ -323,6 +324,7 @@ def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_anoth
         assert (counts.succeeded, counts.failed) == (1, 1)
 
 
+@pytest.mark.own_spark
 def test_closing_ends_spark_and_its_workers_while_a_task_runs(
     home: Home, other: Home, shared_spark: SharedSpark
 ) -> None:

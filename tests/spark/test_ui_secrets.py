@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
+pytestmark = pytest.mark.own_spark
+
 POLICY_SECRET = "of-a-policy-Qy72"
 MARK = "of-spark-Kw63"
 """Part of every secret. Spark also masks values that themselves speak of secrets, which real ones do not."""

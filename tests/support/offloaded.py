@@ -227,7 +227,7 @@ class OffloadedTopic:
         return self.tier
 
     def verify(self, *, deep: bool = True, age_ms: int = 2 * HOUR_MS, hot: bool = True) -> list[Finding]:
-        """What the checker finds, ``age_ms`` from now with an hour of grace."""
+        """Findings of the verifier, ``age_ms`` from now with an hour of grace."""
         return list(
             verify(
                 self.metadata,
@@ -242,7 +242,7 @@ class OffloadedTopic:
         )
 
     def sweep(self, *, age_ms: int = 2 * HOUR_MS, dry_run: bool = False) -> list[Swept]:
-        """What the sweep does, ``age_ms`` from now with an hour of grace."""
+        """Results of a sweep, ``age_ms`` from now with an hour of grace."""
         return list(
             sweep(
                 self.metadata,

@@ -221,7 +221,7 @@ class OffloadWorld(World):
         return self.metadata.children(AfterglowPaths().deletes(name))
 
     def findings(self) -> list[Finding]:
-        """What the checker finds in metadata and tier, with no grace for anything."""
+        """Findings of the verifier in metadata and tier, without a grace period."""
         return list(
             verify(
                 self.metadata,
@@ -240,7 +240,7 @@ class OffloadWorld(World):
         )
 
     def check(self) -> None:
-        """Insist that the checker finds no fault.
+        """Assert that the verifier finds no fault.
 
         Raises:
             AssertionError: It does.

@@ -141,19 +141,19 @@ def _finished(world: SimWorld) -> Iterator[str]:
 
 
 def _clean(world: SimWorld) -> Iterator[str]:
-    """Promises 2, 4 and 9, by the checker: nothing is missing, and nothing is there that nobody names."""
+    """Promises 2, 4 and 9, by the verifier: no object is missing, and none exists that metadata does not name."""
     world.clock.advance(1 + world.lag_s)
     for finding in _verify(world):
         late = (finding.object or "")[:36] in world.invariants.late
         if not (late and finding.kind in {FindingKind.ORPHAN_OBJECT, FindingKind.LEAKED_UPLOAD}):
-            yield f"the checker finds {finding}"
+            yield f"the verifier finds {finding}"
     swept = _sweep(world)
     for finding in swept:
         if finding.kind is FindingKind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.invariants.named():
             yield f"the sweep has taken {finding}, which a list names"
     world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():
-        yield f"after a sweep the checker finds {finding}"
+        yield f"after a sweep the verifier finds {finding}"
     for upload in (upload for tier in world.tiers.values() for upload in tier.uploads()):
         if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.invariants.named():
             yield f"upload {upload.upload_id} of {upload.key} is left over"
