@@ -1,4 +1,4 @@
-"""A process that appends as fast as it can until it is killed, and tells on its standard output what was acknowledged.
+"""A process that appends as fast as it can until it is killed, and prints what was acknowledged.
 
 Run as ``python appender.py HOME SEED``. It prints ``ledger LEDGER`` when one was created and ``LEDGER ENTRY`` for each
 acknowledgement, each by one write of a whole line.
@@ -37,12 +37,12 @@ def _tell(line: str) -> None:
 
 def main(home: Path, seed: int) -> None:
     chance = random.Random(seed)
-    room = threading.Semaphore(_WINDOW)
+    window = threading.Semaphore(_WINDOW)
 
     def acknowledged(ledger_id: int, entry_id: int, error: HotLogError | None) -> None:
         if error is None:
             _tell(f"{ledger_id} {entry_id}")
-        room.release()
+        window.release()
 
     log = LocalLog(home, flush_interval_ms=5, checkpoint_interval_ms=40, journal_max_bytes=200_000, max_open_files=5)
     ledgers: list[LocalLedger] = []
@@ -52,7 +52,7 @@ def main(home: Path, seed: int) -> None:
             ledgers.append(log.create())
             _tell(f"ledger {ledgers[-1].ledger_id}")
         for _ in range(200):
-            room.acquire()
+            window.acquire()
             ledger = chance.choice(ledgers)
             entry_id = next_ids[ledger.ledger_id]
             next_ids[ledger.ledger_id] += 1

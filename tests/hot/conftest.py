@@ -18,5 +18,5 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(home: Path) -> RecordedDisk:
-    """A disk below the home that counts and fails as told."""
+    """A disk below the home that counts calls and fails on demand."""
     return RecordedDisk(home)

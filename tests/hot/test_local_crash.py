@@ -79,7 +79,7 @@ class _Witness:
         self.disk.mark(("deleted", ledger_id))
 
     def end(self, ledger: LocalLedger) -> None:
-        """Close a ledger, whose end is then told to others."""
+        """Close a ledger, whose end may then be recorded elsewhere."""
         ledger.close()
         self.disk.mark(("ended", ledger.ledger_id, ledger.confirmed + 1))
 
@@ -252,7 +252,7 @@ def test_a_journal_torn_at_any_byte_gives_back_every_whole_group(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["first batch", "middle batch", "entry", "header"])
-def test_damage_to_what_was_acknowledged_is_told_and_not_taken_for_a_torn_end(tmp_path: Path, where: str) -> None:
+def test_damage_to_acknowledged_entries_is_reported_and_not_taken_for_a_torn_end(tmp_path: Path, where: str) -> None:
     home, damaged = tmp_path / "home", tmp_path / "damaged"
     home.mkdir()
     disk = RecordedDisk(home)
@@ -274,7 +274,7 @@ def test_damage_to_what_was_acknowledged_is_told_and_not_taken_for_a_torn_end(tm
         LocalLog(damaged)
 
 
-def test_damage_in_an_older_journal_is_told_wherever_it_is(tmp_path: Path) -> None:
+def test_damage_in_an_older_journal_is_reported_wherever_it_is(tmp_path: Path) -> None:
     home, damaged = tmp_path / "home", tmp_path / "damaged"
     home.mkdir()
     disk = RecordedDisk(home)
@@ -293,7 +293,7 @@ def test_damage_in_an_older_journal_is_told_wherever_it_is(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", ["write", "sync"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_what_a_failed_group_left_never_comes_back_once_others_were_acknowledged(
+def test_remains_of_a_failed_group_never_come_back_once_others_were_acknowledged(
     tmp_path: Path, method: str, code: int
 ) -> None:
     home = tmp_path / "home"
@@ -325,7 +325,7 @@ def test_what_a_failed_group_left_never_comes_back_once_others_were_acknowledged
     log.close()
 
 
-def test_what_stands_behind_the_last_entry_of_an_open_ledger_is_cut_off(tmp_path: Path) -> None:
+def test_bytes_after_the_last_entry_of_an_open_ledger_are_truncated(tmp_path: Path) -> None:
     home, crashed = tmp_path / "home", tmp_path / "crashed"
     home.mkdir()
     disk = RecordedDisk(home)
@@ -343,7 +343,7 @@ def test_what_stands_behind_the_last_entry_of_an_open_ledger_is_cut_off(tmp_path
     assert path.with_suffix(".offsets").stat().st_size == HEAD_BYTES + 16
 
 
-def test_ids_are_never_reused_even_when_all_ledgers_are_gone(tmp_path: Path) -> None:
+def test_ids_are_never_reused_even_when_all_ledgers_are_deleted(tmp_path: Path) -> None:
     ids = []
     for _ in range(3):
         with LocalLog(tmp_path) as log:

@@ -118,8 +118,8 @@ def test_a_failed_sync_is_never_followed_by_another_of_the_same_file(log: LocalL
     assert ("write", f"{number}.journal") not in synced[synced.index(("sync", f"{number}.journal")) :]
 
 
-def test_what_is_queued_behind_a_failed_group_fails_with_it(log: LocalLog, disk: RecordedDisk) -> None:
-    """In another ledger too: its producer must not hear of a success between two failures."""
+def test_appends_queued_after_a_failed_group_fail_with_it(log: LocalLog, disk: RecordedDisk) -> None:
+    """In another ledger too: its producer must not get a success between two failures."""
     ledger, other = log.create(), log.create()
     syncing, queued = threading.Event(), threading.Event()
 
@@ -215,9 +215,7 @@ def test_journals_stay_until_a_checkpoint_is_durable(
     assert len(list((home / "hot" / "journal").iterdir())) == 1
 
 
-def test_a_journal_file_that_cannot_be_begun_fails_nothing_that_comes_when_it_can(
-    log: LocalLog, disk: RecordedDisk
-) -> None:
+def test_a_journal_file_that_cannot_be_begun_does_not_fail_later_appends(log: LocalLog, disk: RecordedDisk) -> None:
     ledger = log.create()
     append_all(ledger, [b"0"])
     with _failing(disk, errno.ENOSPC, "open", suffix=".journal"), pytest.raises(DiskFull):
@@ -243,7 +241,7 @@ def test_a_ledger_can_be_deleted_on_a_full_disk_and_stays_deleted(
         assert recovered.ledgers() == (old.ledger_id, newer.ledger_id)
 
 
-def test_files_that_cannot_be_removed_are_before_the_deletion_is_forgotten(
+def test_files_that_cannot_be_removed_at_once_are_removed_before_the_next_checkpoint(
     log: LocalLog, disk: RecordedDisk, home: Path, tmp_path: Path
 ) -> None:
     ledger = log.create()
@@ -262,7 +260,7 @@ def test_files_that_cannot_be_removed_are_before_the_deletion_is_forgotten(
         assert recovered.ledgers() == ()
 
 
-def test_state_that_is_not_durable_is_not_told(log: LocalLog, disk: RecordedDisk) -> None:
+def test_state_that_is_not_durable_is_not_returned(log: LocalLog, disk: RecordedDisk) -> None:
     completions = Completions()
     log.put_state(b"key", b"1", completions.next())
     completions.wait()
@@ -306,7 +304,7 @@ def test_two_do_not_write_the_same_home(home: Path) -> None:
         append_all(log.create(), [b"0"])
 
 
-def test_a_completion_that_would_wait_for_itself_is_told(home: Path) -> None:
+def test_a_completion_that_would_wait_for_itself_is_refused(home: Path) -> None:
     translated: list[Exception] = []
     with LocalLog(home) as log:
         ledger = log.create()
@@ -355,7 +353,7 @@ def test_a_disk_that_is_really_full_takes_entries_again_after_a_deletion(tiny_di
         append_all(log.create(), [entry] * 10)
 
 
-def test_a_home_that_somebody_only_asks_about_can_be_opened(home: Path) -> None:
+def test_a_home_whose_lock_is_only_queried_can_be_opened(home: Path) -> None:
     LocalLog(home).close()
     disk = Disk()
     with disk.opened(HotLogPaths(home).lock) as asking:

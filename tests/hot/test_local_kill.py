@@ -26,7 +26,7 @@ def _run_and_kill(home: Path, seed: int) -> tuple[set[int], dict[int, int]]:
     ledgers: set[int] = set()
     acked: defaultdict[int, int] = defaultdict(int)
 
-    def hear(line: bytes) -> None:
+    def on_line(line: bytes) -> None:
         what, which = line.split()
         if what == b"ledger":
             ledgers.add(int(which))
@@ -37,13 +37,13 @@ def _run_and_kill(home: Path, seed: int) -> tuple[set[int], dict[int, int]]:
     with subprocess.Popen([sys.executable, str(_APPENDER), str(home), str(seed)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for count, line in enumerate(process.stdout):
-            hear(line)
+            on_line(line)
             if count == lines:
                 process.kill()
                 break
-        for line in process.stdout:  # what it had told before it died
+        for line in process.stdout:  # printed before it died
             if line.endswith(b"\n"):
-                hear(line)
+                on_line(line)
     return ledgers, acked
 
 

@@ -88,7 +88,7 @@ def test_entries_are_readable_when_flushed_and_not_before(home: Path, log: Local
         assert _read(shared) == [b"0", b"1", b"2"]
 
 
-def test_what_stands_behind_the_published_end_is_not_seen(home: Path, log: LocalLog) -> None:
+def test_entries_after_the_published_end_are_not_visible(home: Path, log: LocalLog) -> None:
     ledger = log.create()
     append_all(ledger, [b"0"])
     log.flush()
@@ -229,7 +229,7 @@ def test_a_reader_that_outlives_the_writer_learns_from_the_next_one(home: Path) 
     shared.close()
 
 
-def test_damage_is_told_and_names_the_ledger(home: Path, log: LocalLog) -> None:
+def test_damage_is_reported_with_the_ledger(home: Path, log: LocalLog) -> None:
     ledger = log.create()
     append_all(ledger, [b"0" * 100, b"1" * 100])
     log.flush()

@@ -1,4 +1,4 @@
-"""What brokers may do to a raw reader that ours does not do on demand, by one that does as it is told."""
+"""Raw reads from a scripted broker, which does what ours does not do on demand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SectionKind = wire.BaseCommand
-Found = wire.CommandLookupTopicResponse
+LookupResponse = wire.CommandLookupTopicResponse
 LEDGER = 7
 ENTRIES = [
     encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=i, publish_time=1), b"%d" % i) for i in range(20)
@@ -56,7 +56,7 @@ class Session:
 
     def error(self, code: Any, request_id: int = 2**64 - 1) -> None:
         command = SectionKind(type=SectionKind.ERROR)
-        command.error.request_id, command.error.error, command.error.message = request_id, code, "as told"
+        command.error.request_id, command.error.error, command.error.message = request_id, code, "as scripted"
         self.send(command)
 
     def success(self, request_id: int) -> None:
@@ -71,7 +71,7 @@ class Broker:
 
     def __init__(self, **reactions: Reaction) -> None:
         self.reactions = reactions
-        self.heard: list[wire.BaseCommand] = []
+        self.received: list[wire.BaseCommand] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -88,7 +88,7 @@ class Broker:
         self._listener.close()
 
     def translated(self, kind: SectionKind.Type.ValueType) -> list[wire.BaseCommand]:
-        return [command for command in self.heard if command.type == kind]
+        return [command for command in self.received if command.type == kind]
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -105,7 +105,7 @@ class Broker:
             while count := session.socket.recv_into(buffer.space()):
                 for data, _ in buffer.received(count):
                     command = SectionKind.FromString(bytes(data))
-                    self.heard.append(command)
+                    self.received.append(command)
                     name = SectionKind.Type.Name(command.type).lower()
                     reaction = self.reactions.get(name) or getattr(self, f"_{name}", None)
                     if reaction is not None:
@@ -117,7 +117,7 @@ class Broker:
         session.send(SectionKind(type=SectionKind.CONNECTED, connected=connected))
 
     def _lookup(self, session: Session, command: wire.BaseCommand) -> None:
-        look_up(session, command, Found.Connect, self.url)
+        look_up(session, command, LookupResponse.Connect, self.url)
 
     @staticmethod
     def _subscribe(session: Session, command: wire.BaseCommand) -> None:
@@ -138,7 +138,7 @@ class Broker:
 
 
 def look_up(session: Session, command: wire.BaseCommand, kind: Any, url: str, **more: Any) -> None:
-    answer = Found(request_id=command.lookupTopic.request_id, response=kind, brokerServiceUrl=url, **more)
+    answer = LookupResponse(request_id=command.lookupTopic.request_id, response=kind, brokerServiceUrl=url, **more)
     session.send(SectionKind(type=SectionKind.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
 
@@ -165,12 +165,14 @@ def read(url: str, first: int = 0, last: int = 19, token: str | None = None, **o
 # --- finding the broker --------------------------------------------------------------------------------------------
 
 
-def test_redirects_are_followed_with_the_authority_they_give(start: Callable[..., Broker]) -> None:
+def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..., Broker]) -> None:
     owner = start()
     middle = start(
-        lookup=lambda session, command: look_up(session, command, Found.Redirect, owner.url, authoritative=True)
+        lookup=lambda session, command: look_up(
+            session, command, LookupResponse.Redirect, owner.url, authoritative=True
+        )
     )
-    first = start(lookup=lambda session, command: look_up(session, command, Found.Redirect, middle.url))
+    first = start(lookup=lambda session, command: look_up(session, command, LookupResponse.Redirect, middle.url))
     assert read(first.url) == ENTRIES
     asked = [broker.translated(SectionKind.LOOKUP)[0].lookupTopic.authoritative for broker in (first, middle, owner)]
     assert asked == [False, False, True]
@@ -179,15 +181,19 @@ def test_redirects_are_followed_with_the_authority_they_give(start: Callable[...
 
 
 def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> None:
-    broker = start(lookup=lambda session, command: look_up(session, command, Found.Redirect, session.broker.url))
+    broker = start(
+        lookup=lambda session, command: look_up(session, command, LookupResponse.Redirect, session.broker.url)
+    )
     with pytest.raises(HotLogTimeout, match="redirects"):
         read(broker.url, deadline_s=0.5)
     assert len(broker.translated(SectionKind.CONNECT)) < 30, "no pause between attempts"
 
 
-def test_a_proxy_is_told_which_broker_to_pass_on_to(start: Callable[..., Broker]) -> None:
+def test_a_proxy_gets_the_broker_to_connect_to(start: Callable[..., Broker]) -> None:
     def behind(session: Session, command: wire.BaseCommand) -> None:
-        look_up(session, command, Found.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True)
+        look_up(
+            session, command, LookupResponse.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True
+        )
 
     proxy = start(lookup=behind)
     assert read(proxy.url) == ENTRIES
@@ -210,27 +216,29 @@ def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., Broker])
     assert broker.translated(SectionKind.LOOKUP)[0].lookupTopic.advertised_listener_name == "inside"
 
 
-def test_a_broker_without_the_wanted_kind_of_address_is_told_of(start: Callable[..., Broker]) -> None:
-    broker = start(lookup=lambda session, command: look_up(session, command, Found.Connect, ""))
+def test_a_broker_without_the_required_kind_of_address_is_reported(start: Callable[..., Broker]) -> None:
+    broker = start(lookup=lambda session, command: look_up(session, command, LookupResponse.Connect, ""))
     with pytest.raises(ConfigError, match="brokerServicePort"):
         read(broker.url)
 
 
 def failed_lookup(code: Any) -> Reaction:
-    return lambda session, command: look_up(session, command, Found.Failed, "", error=code, message="as told")
+    return lambda session, command: look_up(
+        session, command, LookupResponse.Failed, "", error=code, message="as scripted"
+    )
 
 
 def test_refusals_for_good_are_not_tried_again(start: Callable[..., Broker]) -> None:
     for code, kind in [(wire.TopicNotFound, TopicMissing), (wire.AuthorizationError, AccessDenied)]:
         broker = start(lookup=failed_lookup(code))
-        with pytest.raises(kind, match="as told"):
+        with pytest.raises(kind, match="as scripted"):
             read(broker.url)
         assert len(broker.translated(SectionKind.LOOKUP)) == 1
 
 
 def test_a_broker_that_is_not_ready_is_asked_until_the_deadline(start: Callable[..., Broker]) -> None:
     broker = start(lookup=failed_lookup(wire.ServiceNotReady))
-    with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.5.*ServiceNotReady: as told"):
+    with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.5.*ServiceNotReady: as scripted"):
         read(broker.url, deadline_s=0.5)
     assert len(broker.translated(SectionKind.LOOKUP)) > 1
 
@@ -306,7 +314,7 @@ def test_a_broker_that_never_answers_ends_at_the_deadline(start: Callable[..., B
     assert time.monotonic() - begun < 5
 
 
-def test_nobody_there_ends_at_the_deadline() -> None:
+def test_an_unreachable_broker_ends_the_read_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"pulsar://127.0.0.1:{gone.getsockname()[1]}"
     with pytest.raises(HotLogTimeout, match="cannot be reached"):
@@ -347,7 +355,7 @@ def test_a_consumer_begins_before_its_first_entry_and_ends_with_its_last(start: 
     assert len(broker.translated(SectionKind.CLOSE_CONSUMER)) == 1
 
 
-def test_a_consumer_that_the_broker_closes_goes_on_where_it_was(start: Callable[..., Broker]) -> None:
+def test_reading_continues_after_the_broker_closed_the_consumer(start: Callable[..., Broker]) -> None:
     closed: list[int] = []
 
     def flow(session: Session, command: wire.BaseCommand) -> None:

@@ -10,12 +10,12 @@ from afterglow.hot.pulsar.raw_entries import RawEntries, ReadProgress, plan_rang
 LEDGERS = [LedgerRange(3, 0, 9), LedgerRange(5, 0, 4), LedgerRange(8, 0, 99)]
 
 
-def test_one_ledger_needs_no_stretches() -> None:
+def test_one_ledger_needs_no_expected_ranges() -> None:
     assert plan_ranges(Position(3, 4), Position(3, 4)) == (LedgerRange(3, 4, 4),)
     assert plan_ranges(Position(3, 0), Position(3, 9)) == (LedgerRange(3, 0, 9),)
 
 
-def test_stretches_are_cut_to_the_range() -> None:
+def test_expected_ranges_are_cut_to_the_requested_one() -> None:
     assert plan_ranges(Position(3, 7), Position(8, 2), LEDGERS) == (
         LedgerRange(3, 7, 9),
         LedgerRange(5, 0, 4),

@@ -32,14 +32,16 @@ ENTRIES = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, LARGEST)), min
 
 
 @given(ENTRIES, st.integers(0, 300), st.integers(1, 50))
-def test_everything_comes_and_nothing_behind_it(entries: list[tuple[int, int]], more: int, at_once: int) -> None:
+def test_all_requested_entries_are_received_and_no_later_ones(
+    entries: list[tuple[int, int]], more: int, at_once: int
+) -> None:
     broker = Broker(entries + [(1, 100)] * more)
     permits = Permits(WINDOW, LARGEST)
     came = 0
     while came < len(entries):
         if granted := permits.grant(len(entries) - came):
             broker.flow(granted)
-        assert came < broker.sent, "the broker waits for permits, and nobody grants any"
+        assert came < broker.sent, "the broker waits for permits, and none are granted"
         batch = broker.entries[came : min(came + at_once, broker.sent)]
         permits.used(len(batch), sum(n for n, _ in batch), sum(size for _, size in batch))
         came += len(batch)

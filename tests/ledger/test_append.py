@@ -56,7 +56,7 @@ def test_opening_a_topic_to_read_it_writes_no_ledger() -> None:
     assert ledger.layout.total_entries == 0
 
 
-def test_entries_come_back_as_they_were_sent_behind_the_brokers_stamp() -> None:
+def test_entries_are_read_as_sent_after_the_broker_entry_metadata() -> None:
     world = World()
     ledger = world.open()
     assert world.append(ledger, b"one", b"two", b"") == [Position(1, 0), Position(1, 1), Position(1, 2)]
@@ -82,7 +82,7 @@ def test_the_index_counts_messages_and_an_entry_has_that_of_its_last() -> None:
     assert ledger.last_stamp.index == 5
 
 
-def test_broker_time_never_goes_back_whatever_the_clock_does() -> None:
+def test_broker_time_never_decreases_whatever_the_clock_does() -> None:
     world = World()
     ledger = world.open()
     start = world.clock.now_ms()
@@ -121,7 +121,7 @@ def test_index_and_time_go_on_after_a_spell_without_interceptors() -> None:
     assert metadata.index == 2
 
 
-def test_receipts_come_in_order_and_only_when_durable() -> None:
+def test_receipts_are_sent_in_order_and_only_when_durable() -> None:
     world = World()
     ledger = world.open()
     world.append(ledger, b"first")
@@ -149,7 +149,7 @@ def test_appends_wait_in_memory_while_the_first_ledger_is_made() -> None:
     assert receipts.positions == [Position(1, 0), Position(1, 1)]
 
 
-def test_a_failed_append_fails_all_behind_it_and_the_index_goes_back() -> None:
+def test_a_failed_append_fails_all_later_ones_and_revokes_their_indexes() -> None:
     world = World()
     ledger = world.open()
     world.append(ledger, b"a", b"b")
@@ -162,7 +162,7 @@ def test_a_failed_append_fails_all_behind_it_and_the_index_goes_back() -> None:
     world.hot.complete()
     assert receipts.positions == [Position(1, 2)]
     assert [type(error) for error in receipts.errors] == [DiskFull, DiskFull]
-    assert payloads(ledger) == [b"a", b"b", b"c"]  # reading goes on
+    assert payloads(ledger) == [b"a", b"b", b"c"]  # reading continues
     world.hot.full = world.hot.held = False
     assert world.append(ledger, b"f") == [Position(2, 0)]
     assert [index for _, index in stamps(ledger)] == [0, 1, 2, 3]
@@ -199,7 +199,7 @@ def test_appends_go_on_in_the_old_ledger_until_the_next_is_there() -> None:
     assert receipts.positions == [Position(1, 1), Position(1, 2), Position(1, 3)]
     world.settle()
     assert world.append(ledger, b"e") == [Position(2, 0)]
-    assert [(row.ledger_id, row.entries) for row in ledger.ledgers] == [(1, 4), (2, None)]
+    assert [(record.ledger_id, record.entries) for record in ledger.ledgers] == [(1, 4), (2, None)]
     assert world.hot.open(1).closed
 
 
@@ -241,7 +241,7 @@ def test_a_failure_in_the_old_ledger_fails_what_waits_for_the_next() -> None:
     assert payloads(world.open()) == [b"0", b"3"]
 
 
-def test_what_waits_behind_a_failed_append_fails_though_the_next_ledger_would_take_it() -> None:
+def test_appends_held_after_a_failed_one_fail_although_the_next_ledger_could_take_them() -> None:
     """Otherwise a producer's later message would be acknowledged without the one before it."""
     world = World(settings(managed_ledger_max_entries_per_ledger=2))
     ledger = world.open()
@@ -260,7 +260,7 @@ def test_what_waits_behind_a_failed_append_fails_though_the_next_ledger_would_ta
     assert [index for _, index in stamps(ledger)] == [0, 1]
 
 
-def test_a_failed_ledger_whose_end_is_not_sure_is_not_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ledger_follows_a_failed_one_whose_end_is_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     ledger = world.open()
     world.append(ledger, b"a")
@@ -276,7 +276,7 @@ def test_a_failed_ledger_whose_end_is_not_sure_is_not_followed_by_another(monkey
         patch.setattr(world.hot.open(1), "close", not_yet)
         with pytest.raises(HotLogError, match="come back"):
             world.append(ledger, b"c")
-        assert [row.ledger_id for row in ledger.ledgers if row.finished] == []
+        assert [record.ledger_id for record in ledger.ledgers if record.finished] == []
     world.clock.advance(10)
     world.append(ledger, b"d")
     assert payloads(ledger) == [b"a", b"d"]
@@ -355,7 +355,9 @@ def test_a_ledger_that_fails_while_the_next_is_made_is_on_record_before_that_is_
 
     def look(effect: str) -> None:
         if effect == "append":
-            ended.append([row.entries for row in ledger.info.ledgerInfo if row.HasField("entries")])
+            ended.append(
+                [ledger_info.entries for ledger_info in ledger.info.ledgerInfo if ledger_info.HasField("entries")]
+            )
 
     world.hot.before = look
     world.append(ledger, b"2")
@@ -369,8 +371,8 @@ def test_how_a_ledger_ended_is_recorded_once() -> None:
     add_ledger(info, 1)
     finish_ledger(info, LedgerEnd(1, 5, 50, None), now_ms=1)
     finish_ledger(info, LedgerEnd(1, 3, 30, None), now_ms=2)
-    (row,) = info.ledgerInfo
-    assert (row.entries, row.size, row.timestamp) == (5, 50, 1)
+    (ledger_info,) = info.ledgerInfo
+    assert (ledger_info.entries, ledger_info.size, ledger_info.timestamp) == (5, 50, 1)
 
 
 def test_roll_over_that_metadata_refuses_is_tried_again_with_the_same_ledger() -> None:
@@ -463,7 +465,7 @@ def test_an_empty_topic_can_be_terminated() -> None:
 
 
 @pytest.mark.parametrize(("fault", "happened"), [(Fault.ERROR_AFTER, True), (Fault.ERROR_BEFORE, False)])
-def test_a_termination_that_was_not_heard_of_is_settled_by_the_next_append(
+def test_a_termination_with_an_unknown_outcome_is_resolved_by_the_next_append(
     fault: Fault,
     happened: bool,  # noqa: FBT001
 ) -> None:
@@ -494,14 +496,14 @@ def test_a_closed_topic_refuses_appends_and_is_opened_anew() -> None:
     ledger.close()
     with pytest.raises(TopicClosed):
         world.append(ledger, b"b")
-    assert [(row.ledger_id, row.entries) for row in ledger.ledgers] == [(1, 1)]
+    assert [(record.ledger_id, record.entries) for record in ledger.ledgers] == [(1, 1)]
     again = world.open()
     assert again is not ledger
     world.append(again, b"c")
     assert payloads(again) == [b"a", b"c"]
 
 
-def test_a_callback_that_fails_harms_nobody_else() -> None:
+def test_a_callback_that_fails_does_not_affect_the_others() -> None:
     world = World()
     ledger = world.open()
 

@@ -29,7 +29,7 @@ def test_one_entry_is_given_however_few_bytes_are_asked_for() -> None:
     assert len(cache.get_range(1, 0, 1, 100)) == 2
 
 
-def test_the_oldest_entry_of_all_topics_goes_first() -> None:
+def test_the_oldest_entry_of_all_topics_is_evicted_first() -> None:
     cache = TailCache(3 * COST)
     for ledger_id, entry_id in ((1, 0), (2, 0), (1, 1), (2, 1)):
         cache.put(ledger_id, entry_id, b"0123456789")
@@ -55,7 +55,7 @@ def test_what_passes_the_budget_alone_is_not_held_and_drives_nothing_out() -> No
         max_size=60,
     )
 )
-def test_the_sum_is_right_and_within_the_budget_whatever_comes_and_goes(steps: list[tuple[int, int]]) -> None:
+def test_the_sum_of_bytes_is_right_and_within_the_budget_after_any_puts_and_drops(steps: list[tuple[int, int]]) -> None:
     cache = TailCache(2_000)
     following = dict.fromkeys(range(4), 0)
     for ledger_id, size in steps:

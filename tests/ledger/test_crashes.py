@@ -109,7 +109,7 @@ def effects(scenario: Callable[[Life], None], **changes: object) -> int:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_whatever_step_a_crash_comes_before_nothing_acknowledged_is_lost(scenario: Callable[[Life], None]) -> None:
+def test_a_crash_before_any_step_loses_nothing_acknowledged(scenario: Callable[[Life], None]) -> None:
     count = effects(scenario, managed_ledger_max_entries_per_ledger=4)
     assert count >= 4
     for at in range(count):
@@ -168,7 +168,7 @@ def truncate(life: Life) -> None:
 
 
 @pytest.mark.parametrize("scenario", [trim, truncate])
-def test_a_crash_while_letting_go_leaves_all_of_a_ledger_or_nothing(scenario: Callable[[Life], None]) -> None:
+def test_a_crash_while_trimming_leaves_all_of_a_ledger_or_nothing(scenario: Callable[[Life], None]) -> None:
     whole = Life(None)
     scenario(whole)
     for at in range(len(whole.point.effects)):
@@ -217,7 +217,7 @@ def test_opening_a_topic_whose_deletion_crashed_finishes_that_first() -> None:
     assert world.append(ledger, b"new life")[0].ledger_id > 1
 
 
-def test_appends_that_became_durable_unheard_of_are_kept_in_order_and_counted() -> None:
+def test_durable_appends_without_a_completion_are_kept_in_order_and_counted() -> None:
     for survivors in range(4):
         life = Life(None)
         life.world.hot.held = True
@@ -245,11 +245,11 @@ def test_appends_that_failed_do_not_come_back_once_the_next_ledger_is_used() -> 
     life.world.crash()
     ledger = life.world.open()
     assert payloads(ledger) == [b"0", b"1", b"2", b"3"]
-    assert [row.ledger_id for row in ledger.ledgers] == [broken, following]
+    assert [record.ledger_id for record in ledger.ledgers] == [broken, following]
 
 
 def check_hot_log(world: World, at: int) -> None:
-    """After a start, and a look at what can go, the hot log holds what the list names and nothing else."""
+    """After a start and a trim the hot log holds exactly the ledgers of the list."""
     world.open().trim()
     report = world.store.start()
     assert report.unknown_ledgers == (), at
@@ -260,7 +260,9 @@ def check_hot_log(world: World, at: int) -> None:
     assert {ledger.ledgerId for ledger in info.ledgerInfo} == set(world.hot.ledgers()), at
 
 
-def test_a_hot_copy_that_could_not_be_deleted_stays_noted_and_goes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_copy_that_could_not_be_deleted_stays_pending_and_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
     ledger = world.open()
     world.append(ledger, b"a")
@@ -273,7 +275,7 @@ def test_a_hot_copy_that_could_not_be_deleted_stays_noted_and_goes_later(monkeyp
         ledger.roll()
         world.append(ledger, b"b")
         ledger.trim()
-    assert [row.ledgerId for row in ledger.info.ledgerInfo] == [2]
+    assert [ledger_info.ledgerId for ledger_info in ledger.info.ledgerInfo] == [2]
     assert world.hot.ledgers() == (1, 2)
     assert list(get_pending_deletes(ledger.info)) == [1]
     ledger.trim()

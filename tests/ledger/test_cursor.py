@@ -73,7 +73,7 @@ def test_a_cursor_begins_at_either_end_or_between() -> None:
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=6),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 6)), max_size=4),
 )
-def test_a_stretch_is_acknowledged_as_its_entries_are(
+def test_a_range_is_acknowledged_as_its_entries_are(
     singles: list[tuple[int, int]], spans: list[tuple[int, int, int]]
 ) -> None:
     _, ledger = topic(4, 5, 3)
@@ -87,7 +87,7 @@ def test_a_stretch_is_acknowledged_as_its_entries_are(
     assert one.individually_acked == other.individually_acked
 
 
-def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_that_comes() -> None:
+def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_later_entries() -> None:
     world, ledger = topic()
     first, last = ledger.cursors.create("first", EARLIEST), ledger.cursors.create("last", LATEST)
     world.append(ledger, b"a", b"b")
@@ -160,7 +160,7 @@ def test_a_cumulative_ack_within_a_batch_leaves_the_rest_of_it() -> None:
     assert cursor.mark_delete == Position(1, 1)
 
 
-def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> None:
+def test_reading_continues_where_it_stopped_and_skips_acknowledged_entries() -> None:
     world, ledger = topic(3, 3)
     cursor = ledger.cursors.create("s", EARLIEST)
     everything = positions(ledger)
@@ -186,7 +186,7 @@ def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> No
         (Position(2, 50), Position(2, 2)),
     ],
 )
-def test_a_reset_makes_an_entry_the_next_one_and_forgets_later_acks(to: Position, lands: Position) -> None:
+def test_a_reset_makes_an_entry_the_next_one_and_drops_later_acks(to: Position, lands: Position) -> None:
     world, ledger = topic(2, 2)
     cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(2, 1), None)])
@@ -258,12 +258,12 @@ def test_a_cursor_is_a_set_of_acknowledged_messages(steps: list[tuple[str, int, 
         assert cursor.backlog == len(unacked)
         assert unread(cursor) == unacked
         assert not unacked or cursor.mark_delete < unacked[0]
-        # It stands right before the first that is left: nothing acknowledged is in the way.
+        # It is right before the first unacknowledged entry, with no acknowledged one between.
         following = ledger.layout.at_or_after(cursor.mark_delete.next())
         assert following == (unacked[0] if unacked else None)
 
 
-def test_acks_that_were_not_persisted_come_back_and_no_others() -> None:
+def test_only_entries_with_unpersisted_acks_are_delivered_again() -> None:
     world, ledger = topic(4)
     cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(1, 0), None), (Position(1, 2), None)])
@@ -294,7 +294,7 @@ def test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_ti
 
 
 def test_a_seek_back_is_durable_at_once_whatever_the_rate() -> None:
-    """A crash that forgot it would keep entries from whoever sought back to read them again."""
+    """If a crash lost the seek, the consumer would not get the entries again."""
     world = World(settings(managed_ledger_default_mark_delete_rate_limit=1.0))
     ledger = world.open()
     world.append(ledger, *[b"x"] * 10)
@@ -305,30 +305,30 @@ def test_a_seek_back_is_durable_at_once_whatever_the_rate() -> None:
     assert unread(world.open().cursors.get("s")) == [Position(1, entry_id) for entry_id in range(3, 10)]
 
 
-def test_one_state_at_a_time_is_on_its_way_and_waiters_hear_of_theirs() -> None:
+def test_one_state_at_a_time_is_in_flight_and_waiters_are_notified_of_theirs() -> None:
     world, ledger = topic(5)
     cursor = ledger.cursors.create("s", EARLIEST)
     world.hot.held = True
-    heard: list[int] = []
+    results: list[int] = []
     for entry_id in range(5):
         cursor.ack([(Position(1, entry_id), None)])
-        cursor.flush(lambda error, number=entry_id: heard.append(number if error is None else -1))  # type: ignore[misc]
+        cursor.flush(lambda error, number=entry_id: results.append(number if error is None else -1))  # type: ignore[misc]
     assert len(world.hot.queue) == 1
     world.hot.complete(1)
-    assert heard == []
+    assert results == []
     assert len(world.hot.queue) == 1, "all that came meanwhile goes together"
     world.hot.complete()
-    assert heard == list(range(5))
+    assert results == list(range(5))
 
 
-def test_a_state_that_failed_is_told_and_tried_again() -> None:
+def test_a_failed_state_is_reported_and_retried() -> None:
     world, ledger = topic(1)
     cursor = ledger.cursors.create("s", EARLIEST)
     world.hot.full = True
-    heard: list[object] = []
+    results: list[object] = []
     cursor.ack([(Position(1, 0), None)])
-    cursor.flush(heard.append)
-    assert heard[0] is not None
+    cursor.flush(results.append)
+    assert results[0] is not None
     world.hot.full = False
     world.clock.advance(1)
     ledger.tick()
@@ -336,7 +336,7 @@ def test_a_state_that_failed_is_told_and_tried_again() -> None:
     assert world.open().cursors.get("s").backlog == 0
 
 
-def test_a_snapshot_is_taken_now_and_then_and_at_closing() -> None:
+def test_a_snapshot_is_written_periodically_and_at_closing() -> None:
     world, ledger = topic(3)
     cursor = ledger.cursors.create("s", EARLIEST)
     path = cursor_path(TOPIC, "s")
@@ -362,7 +362,7 @@ def test_a_snapshot_is_taken_now_and_then_and_at_closing() -> None:
     assert world.open().cursors.get("s").mark_delete == Position(1, 1)
 
 
-def test_the_newer_of_state_and_snapshot_counts() -> None:
+def test_the_newer_of_state_and_snapshot_wins() -> None:
     world, ledger = topic(3)
     cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack_through(Position(1, 0))
@@ -374,7 +374,7 @@ def test_the_newer_of_state_and_snapshot_counts() -> None:
     assert world.open().cursors.get("s").mark_delete == Position(1, 1)
 
 
-def test_a_deleted_cursor_is_gone_and_a_new_one_of_its_name_begins_anew() -> None:
+def test_a_new_cursor_with_the_name_of_a_deleted_one_begins_anew() -> None:
     world, ledger = topic(3)
     ledger.cursors.create("s", EARLIEST).clear_backlog()
     left_behind = dict(world.hot.values)
@@ -384,7 +384,7 @@ def test_a_deleted_cursor_is_gone_and_a_new_one_of_its_name_begins_anew() -> Non
     with pytest.raises(CursorMissing):
         ledger.cursors.delete("s")
     assert world.metadata.get(cursor_path(TOPIC, "s")) is None
-    world.hot.values = left_behind  # as after a crash before the state was forgotten
+    world.hot.values = left_behind  # as after a crash before the state was removed
     world.crash()
     ledger = world.open()
     assert ledger.cursors.durable == {}
@@ -393,7 +393,7 @@ def test_a_deleted_cursor_is_gone_and_a_new_one_of_its_name_begins_anew() -> Non
     assert world.open().cursors.get("s").backlog == 3
 
 
-def test_states_of_no_cursor_are_swept_at_the_start() -> None:
+def test_states_without_a_cursor_are_swept_at_the_start() -> None:
     world, ledger = topic(1)
     ledger.cursors.create("s", EARLIEST).clear_backlog()
     left_behind = dict(world.hot.values)
@@ -404,14 +404,14 @@ def test_states_of_no_cursor_are_swept_at_the_start() -> None:
     assert world.hot.values == {}
 
 
-def test_creating_a_cursor_that_is_there_returns_it_as_it_is() -> None:
+def test_creating_an_existing_cursor_returns_it_unchanged() -> None:
     _, ledger = topic(3)
     cursor = ledger.cursors.create("s", EARLIEST, {"a": "b"})
     assert ledger.cursors.create("s", LATEST, {"c": "d"}) is cursor
     assert cursor.properties == {"a": "b"}
 
 
-def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
+def test_a_creation_with_an_unknown_outcome_is_found_again() -> None:
     inner = MemoryMetadataStore()
     rules = [
         FaultRule(Fault.ERROR_AFTER, PUT, key="*/s"),
@@ -426,7 +426,7 @@ def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
-def test_snapshots_and_deletions_get_through_whatever_happens_to_them(fault: Fault) -> None:
+def test_snapshots_and_deletions_succeed_despite_faults(fault: Fault) -> None:
     store = FaultyMetadataStore(
         MemoryMetadataStore(),
         [FaultRule(fault, PUT, key="*/s", skip=1), FaultRule(fault, frozenset({"delete"}), key="*/s")],
@@ -444,7 +444,7 @@ def test_snapshots_and_deletions_get_through_whatever_happens_to_them(fault: Fau
     assert world.open().cursors.durable == {}
 
 
-def test_a_name_that_needs_encoding_comes_back() -> None:
+def test_a_name_that_needs_encoding_is_restored() -> None:
     world, ledger = topic()
     ledger.cursors.create("a b/ü", EARLIEST)
     with pytest.raises(InvalidName):
@@ -453,7 +453,7 @@ def test_a_name_that_needs_encoding_comes_back() -> None:
     assert [cursor.name for cursor in world.open().cursors.durable.values()] == ["a b/ü"]
 
 
-def test_a_reader_is_in_memory_only_and_forgotten_with_its_last_holder() -> None:
+def test_a_reader_is_in_memory_only_and_dropped_with_its_last_reference() -> None:
     world, ledger = topic(2)
     reader = ledger.cursors.create_reader("r", EARLIEST)
     reader.ack_through(Position(1, 0))
@@ -466,7 +466,7 @@ def test_a_reader_is_in_memory_only_and_forgotten_with_its_last_holder() -> None
     assert world.open().cursors.durable == {}
 
 
-def test_a_cursor_that_is_being_made_holds_nobody_up() -> None:
+def test_creating_a_cursor_does_not_block_others() -> None:
     class Held(MemoryMetadataStore):
         def __init__(self) -> None:
             super().__init__()

@@ -62,7 +62,7 @@ def test_entries_that_the_cache_evicts_wait_in_the_buffer() -> None:
     assert buffer.get_range(1, 3, 9, 1 << 20) == []
 
 
-def test_without_a_cache_everything_goes_to_the_buffer() -> None:
+def test_without_a_cache_all_entries_are_offered_to_the_buffer() -> None:
     buffer = wanting(3)
     cache = TailCache(0, buffer)
     for number in range(3):
@@ -116,12 +116,12 @@ def test_a_full_buffer_keeps_the_oldest_and_refuses_new_entries() -> None:
     assert buffer.statistics == BufferStatistics(3, 3 * COST, refused=5, refused_bytes=5 * SIZE)
 
 
-def test_behind_a_gap_nothing_is_admitted_before_all_that_is_held_is_offloaded() -> None:
+def test_after_a_gap_nothing_is_admitted_until_all_buffered_entries_are_offloaded() -> None:
     buffer = wanting(3)
     offer(buffer, 1, *range(5))  # 3 and 4 are refused
     buffer.hold_from("t", Position(1, 2), ())
     offer(buffer, 1, 5)
-    assert held(buffer) == [2], "there is room, but 3 is missing"
+    assert held(buffer) == [2], "there is space, but 3 is missing"
     buffer.hold_from("t", Position(1, 3), ())
     offer(buffer, 1, 6, 7, 8, 9)
     assert held(buffer) == [6, 7, 8], "from the first entry that came once there was nothing before the gap"
@@ -173,7 +173,7 @@ def test_a_topic_that_makes_no_progress_leaves_room_for_others() -> None:
         offer(buffer, 2, *range(begin + 50, begin + 100))
     assert len(held(buffer, 2, 3_000)) == 100
     assert len(held(buffer, 1, 1_000)) == 300
-    assert buffer.statistics.refused == 700, "of the one that stands still"
+    assert buffer.statistics.refused == 700, "of the stalled topic"
 
 
 def test_topics_that_all_make_no_progress_have_equal_shares_and_leave_one() -> None:
@@ -210,7 +210,7 @@ def test_the_next_ledger_is_held_from_its_first_entry_on() -> None:
     assert (held(buffer), held(buffer, 7)) == ([1], [0, 1, 2])
 
 
-def test_a_gap_goes_on_in_the_next_ledger() -> None:
+def test_a_gap_continues_in_the_next_ledger() -> None:
     buffer = wanting(2)
     offer(buffer, 1, 0, 1, 2)
     buffer.add_ledger(1, 2)

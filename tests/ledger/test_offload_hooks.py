@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RecordingHooks(NoOffloadHooks):
-    """Notes what it is told; metadata may fail it."""
+    """Records its calls; metadata may be unreachable."""
 
     def __init__(self, *, reachable: bool) -> None:
         self._reachable = reachable
@@ -43,7 +43,7 @@ def test_ledgers_leave_between_two_calls() -> None:
     assert offloading.calls == ["before_removal", "the list is changed", "after_removal"]
 
 
-def test_it_is_told_when_the_list_could_not_be_changed() -> None:
+def test_hooks_are_called_when_the_list_could_not_be_changed() -> None:
     offloading = RecordingHooks(reachable=True)
     with pytest.raises(MetadataUnavailable):
         leave(offloading, MetadataUnavailable("out"))
@@ -59,12 +59,12 @@ def test_ledgers_that_stay_because_nothing_is_on_record_do_not_leave_for_ever() 
 
 def row_in_segments(entries: int, *ends: int, assigned: int = 0) -> ManagedLedgerInfo.LedgerInfo:
     """A closed ledger with committed segments that end there, and some that are only assigned."""
-    row = ManagedLedgerInfo.LedgerInfo(ledgerId=1, entries=entries, size=entries, timestamp=1)
+    ledger_info = ManagedLedgerInfo.LedgerInfo(ledgerId=1, entries=entries, size=entries, timestamp=1)
     for end in ends:
-        row.offloadContext.offloadSegment.add(complete=True, endEntryId=end)
+        ledger_info.offloadContext.offloadSegment.add(complete=True, endEntryId=end)
     for _ in range(assigned):
-        row.offloadContext.offloadSegment.add(assignedTimestamp=1)
-    return row
+        ledger_info.offloadContext.offloadSegment.add(assignedTimestamp=1)
+    return ledger_info
 
 
 def test_a_ledger_is_offloaded_whole_only_with_its_last_entry_and_all_segments_committed() -> None:
@@ -79,5 +79,5 @@ def test_only_hot_copies_of_ledgers_that_are_offloaded_whole_are_freed() -> None
     info = ManagedLedgerInfo(ledgerInfo=[row_in_segments(4, 3), row_in_segments(4, 2)])
     info.ledgerInfo[1].ledgerId = 2
     free_ledgers(info, {1, 2})
-    assert [row.offloadContext.bookkeeperDeleted for row in info.ledgerInfo] == [True, False]
+    assert [ledger_info.offloadContext.bookkeeperDeleted for ledger_info in info.ledgerInfo] == [True, False]
     assert list(get_pending_deletes(info)) == [1]

@@ -69,13 +69,13 @@ def test_a_batch_is_acked_when_all_its_messages_are(acks: list[tuple[int, set[in
         words = to_words(sum(1 << bit for bit in range(size) if bit not in messages))
         assert batches.ack(position, words) == (not left)
         if not left:
-            model[position] = set(range(size))  # forgotten: the caller keeps whole entries elsewhere
+            model[position] = set(range(size))  # removed: the caller keeps whole entries elsewhere
         partly = {known: bits for known, bits in model.items() if len(bits) < size}
         assert {known: set(_bits(words)) for known, words in batches} == partly
         assert [known for known, _ in batches] == sorted(partly)
 
 
-def test_batches_up_to_a_position_are_forgotten_together() -> None:
+def test_batches_up_to_a_position_are_removed_together() -> None:
     batches = BatchAcks()
     for entry_id in range(5):
         batches.ack(Position(1, entry_id), (1,))

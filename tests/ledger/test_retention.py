@@ -36,11 +36,13 @@ def trimmed(minutes: int, megabytes: int, below: int | None = None, used: frozen
         (-1, 2, [1]),
         (-1, 3, []),
         (-1, 0, [1, 2, 3]),
-        (25, 2, [1, 2]),  # either limit lets go
+        (25, 2, [1, 2]),  # either limit trims
         (35, 1, [1, 2]),
     ],
 )
-def test_a_consumed_ledger_goes_by_age_or_by_size_as_in_pulsar(minutes: int, megabytes: int, going: list[int]) -> None:
+def test_a_consumed_ledger_is_trimmed_by_age_or_by_size_as_in_pulsar(
+    minutes: int, megabytes: int, going: list[int]
+) -> None:
     assert trimmed(minutes, megabytes) == going
 
 
@@ -49,7 +51,7 @@ def test_what_is_not_consumed_stays_and_keeps_what_follows() -> None:
     assert trimmed(0, 0, below=1) == []
 
 
-def test_a_ledger_that_retention_holds_keeps_older_ones_behind_it() -> None:
+def test_a_ledger_kept_by_retention_keeps_older_ones_after_it() -> None:
     """As after a clock that went back: a topic must not get a hole."""
     ledgers = [ledger(1, age_minutes=20), ledger(2, age_minutes=40), OPEN]
     assert ledgers_to_trim(ledgers, None, Retention.of(30, -1), NOW, lambda _: False) == []

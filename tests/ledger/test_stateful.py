@@ -34,7 +34,7 @@ class TopicMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.numbers = 0
-        self.known: list[int] = []  # acknowledged to the producer, and not let go of
+        self.known: list[int] = []  # acknowledged to the producer, and not trimmed
         self.unheard: list[int] = []  # sent behind them, outcome unknown: may be there, in order, as a prefix
         self.left: dict[str, set[int]] = {}  # per cursor: what it has not acknowledged, or not durably
         self.acked: dict[str, set[int]] = {}  # per cursor: what it has acknowledged, durably or not
@@ -80,7 +80,7 @@ class TopicMachine(RuleBasedStateMachine):
                 return
 
     def _look_again(self) -> None:
-        """An edit whose outcome was not heard may show at any later look: this is one."""
+        """Read the list again: an edit with an unknown outcome may show at any later read."""
         self._insist(lambda: self.ledger.update(lambda _info: None))
 
     def _open(self) -> ManagedLedger:
@@ -223,10 +223,10 @@ class TopicMachine(RuleBasedStateMachine):
         self.acked[name] |= numbers
         if durably:
             self.world.hot.held = False
-            heard: list[object] = []
-            self._cursor(name).flush(heard.append)
+            results: list[object] = []
+            self._cursor(name).flush(results.append)
             self.world.settle()
-            assert heard == [None]
+            assert results == [None]
             self.left[name] -= numbers
 
     @precondition(lambda self: self.known)
@@ -243,7 +243,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        """Whatever is let go of, every cursor has acknowledged it, and it went from the front."""
+        """Trimmed entries are acknowledged by every cursor, and are the oldest ones."""
         self.world.hot.held = False
         self.world.settle()
         self.ledger.retention = Retention(0, 0)

@@ -114,7 +114,7 @@ def test_a_list_that_pulsar_wrote_is_taken_over() -> None:
     world.append(ledger, b"3")
     assert ledger.last_stamp.index == 42
     assert KeyValue(key="theirs", value="kept") in ledger.info.properties
-    assert [row.ledger_id for row in ledger.ledgers] == [1, 2, 4], "the empty ledger has left"
+    assert [record.ledger_id for record in ledger.ledgers] == [1, 2, 4], "the empty ledger was removed"
 
 
 def test_the_ledger_that_was_written_must_be_there_unless_damage_is_to_be_skipped() -> None:
@@ -131,7 +131,7 @@ def test_the_ledger_that_was_written_must_be_there_unless_damage_is_to_be_skippe
     assert world.append(ledger, b"on") == [Position(3, 0)]
 
 
-def test_metadata_that_does_not_parse_is_told() -> None:
+def test_metadata_that_does_not_parse_is_reported() -> None:
     world = World()
     world.metadata.put(PATH, b"\xff\xff", MUST_NOT_EXIST)
     with pytest.raises(CorruptMetadata):
@@ -187,7 +187,7 @@ def test_reading_in_pieces_gives_the_same_from_cache_and_from_disk(max_entries: 
     assert len(found[0]) == 8
 
 
-def test_what_is_in_memory_is_told_apart_from_what_is_not() -> None:
+def test_entries_in_memory_are_distinguished_from_others() -> None:
     world = World()
     ledger = topic(world, 2)
     found = ledger.reader.read_memory(Position(1, 1), 9, 1 << 20)
@@ -224,19 +224,19 @@ class Copies:
         self.ledgers = ledgers
         self.asked: list[tuple[int, int, int]] = []
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
-        self.asked.append((row.ledgerId, first, last))
-        return EntrySlice(first, self.ledgers[row.ledgerId][first : last + 1])
+    def read(self, ledger_info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+        self.asked.append((ledger_info.ledgerId, first, last))
+        return EntrySlice(first, self.ledgers[ledger_info.ledgerId][first : last + 1])
 
-    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
-        return self.read(row, first, last, max_bytes)
+    def probe(self, ledger_info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+        return self.read(ledger_info, first, last, max_bytes)
 
     def narrow(self, _row: ManagedLedgerInfo.LedgerInfo, entries: range, _time_ms: int, *, stamped: bool) -> range:
         del stamped
         return entries
 
 
-def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:
+def test_entries_that_are_not_cached_are_read_from_the_topics_source() -> None:
     world = World(settings(managed_ledger_cache_size_mb=0))
     topic(world, 2, 1)
     copies = Copies({ledger_id: list(world.hot.open(ledger_id).entries) for ledger_id in (1, 2)})
@@ -250,12 +250,12 @@ def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:
 
 def test_damaged_entries_that_a_source_leaves_out_are_passed_over() -> None:
     class Damaged(Copies):
-        def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
-            if row.ledgerId == 2:
+        def read(self, ledger_info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+            if ledger_info.ledgerId == 2:
                 return EntrySlice(last + 1, [])
-            if row.ledgerId == 1 and first < 2:
+            if ledger_info.ledgerId == 1 and first < 2:
                 return EntrySlice(2, self.ledgers[1][2:])
-            return super().read(row, first, last, max_bytes)
+            return super().read(ledger_info, first, last, max_bytes)
 
     world = World(settings(managed_ledger_cache_size_mb=0))
     topic(world, 4, 1, 1)
@@ -287,7 +287,7 @@ def test_waiting_readers_are_woken_after_they_can_see_more() -> None:
     assert len(seen) == 2
 
 
-# --- letting go -------------------------------------------------------------------------------------------------------
+# --- trimming ---------------------------------------------------------------------------------------------------------
 
 
 def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
@@ -311,7 +311,7 @@ def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
 
 
 class Recorder(NoOffloadHooks):
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -325,10 +325,10 @@ class Recorder(NoOffloadHooks):
     def on_ledger_closed(self, name: str) -> None:
         self.calls.append(("on_ledger_closed", name))
 
-    def before_removal(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+    def before_removal(self, name: str, ledger_infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
         if self.refuses:
             raise MetadataUnavailable("not now")
-        self.calls.append(("before_removal", name, *(row.ledgerId for row in rows)))
+        self.calls.append(("before_removal", name, *(ledger_info.ledgerId for ledger_info in ledger_infos)))
 
     def after_removal(self, name: str) -> None:
         self.calls.append(("after_removal", name, *self.world.hot.ledgers()))
@@ -361,7 +361,7 @@ def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
     ledger.retention = Retention.of(0, 0)
     with pytest.raises(MetadataUnavailable):
         ledger.trim()
-    assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
+    assert [record.ledger_id for record in ledger.ledgers] == [1, 2]
     recorder.refuses = False
     ledger.trim()
     assert recorder.calls == [("after_removal", TOPIC, 1, 2), ("before_removal", TOPIC, 1), ("after_removal", TOPIC, 2)]
@@ -378,7 +378,7 @@ def test_deleting_a_topic_tells_of_all_its_ledgers(opened: bool) -> None:  # noq
     assert recorder.calls == [("before_removal", TOPIC, 1, 2), ("after_removal", TOPIC)]
 
 
-def test_the_end_of_a_ledger_is_told() -> None:
+def test_hooks_are_called_when_a_ledger_is_closed() -> None:
     world, recorder = observed(managed_ledger_max_entries_per_ledger=1)
     ledger = world.open()
     world.append(ledger, b"x", b"y")
@@ -393,17 +393,17 @@ def test_only_a_ledger_that_is_offloaded_whole_is_freed() -> None:
 
     def offload(info: ManagedLedgerInfo) -> None:
         info.ledgerInfo[0].offloadContext.complete = True
-        for row, (end, complete) in zip(info.ledgerInfo[1:4], [(1, True), (0, True), (1, False)], strict=True):
-            row.offloadContext.offloadSegment.add(endEntryId=end, complete=complete)
+        for ledger_info, (end, complete) in zip(info.ledgerInfo[1:4], [(1, True), (0, True), (1, False)], strict=True):
+            ledger_info.offloadContext.offloadSegment.add(endEntryId=end, complete=complete)
 
     ledger.update(offload)
     assert ledger.trimmer.free([1, 2, 3, 4, 5]) == (1, 2)
-    assert [row.ledger_id for row in ledger.ledgers if row.hot_deleted] == [1, 2]
+    assert [record.ledger_id for record in ledger.ledgers if record.hot_deleted] == [1, 2]
     assert world.hot.ledgers() == (3, 4, 5)
     assert ledger.trimmer.free([1]) == (1,)
 
 
-def test_freeing_goes_on_after_a_crash_between_its_steps() -> None:
+def test_freeing_continues_after_a_crash_between_its_steps() -> None:
     world = World()
     ledger = topic(world, 2, 1)
     ledger.update(lambda info: setattr(info.ledgerInfo[0].offloadContext, "complete", True))
@@ -421,7 +421,7 @@ def test_freeing_goes_on_after_a_crash_between_its_steps() -> None:
     assert world.hot.ledgers() == (2,)
 
 
-def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None:
+def test_the_last_ledger_of_an_idle_topic_is_trimmed_too_once_retention_ends() -> None:
     world = World()
     topic(world, 2)
     world.crash()
@@ -438,7 +438,7 @@ def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None
     assert ledger.trim() == ()
 
 
-def test_truncating_acknowledges_and_drops_what_is_there_and_nothing_that_comes_after() -> None:
+def test_truncating_acknowledges_and_removes_existing_entries_and_no_later_ones() -> None:
     world = World()
     ledger = topic(world, 2, 2)
     cursor, reader = ledger.cursors.create("s", EARLIEST), ledger.cursors.create_reader("r", EARLIEST)
@@ -470,7 +470,7 @@ def test_a_hot_copy_that_cannot_be_deleted_now_is_deleted_later(monkeypatch: pyt
     assert world.hot.ledgers() == (3,)
 
 
-def test_reading_while_ledgers_are_trimmed_goes_on_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_while_ledgers_are_trimmed_continues_with_the_remaining_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(settings(managed_ledger_cache_size_mb=0))
     ledger = topic(world, 2, 2)
     real = world.hot.open
@@ -587,7 +587,7 @@ def test_legacy_topics_are_found_by_a_start() -> None:
     assert world.store.start().unknown_ledgers == ()
 
 
-def test_upkeep_of_all_topics_goes_on_when_one_fails() -> None:
+def test_periodic_work_continues_when_one_topic_fails() -> None:
     world = World(settings(managed_ledger_inactive_ledger_rollover_time_seconds=1))
     names = [f"public/default/persistent/{name}" for name in "abc"]
     for name in names:
@@ -604,7 +604,7 @@ def _fail() -> tuple[int, ...]:
     raise MetadataUnavailable("not now")
 
 
-def test_what_a_trim_without_an_answer_has_let_go_of_is_known_at_the_next_tick() -> None:
+def test_a_trim_with_an_unknown_outcome_is_resolved_at_the_next_tick() -> None:
     rules = [
         FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), key=PATH, skip=0),
         FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), key=PATH, skip=0),
@@ -617,6 +617,6 @@ def test_what_a_trim_without_an_answer_has_let_go_of_is_known_at_the_next_tick()
     ledger._metadata._store = faulty
     with pytest.raises(MetadataUnavailable):
         ledger.trim()
-    assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
+    assert [record.ledger_id for record in ledger.ledgers] == [1, 2]
     ledger.tick()
-    assert [row.ledger_id for row in ledger.ledgers] == [2]
+    assert [record.ledger_id for record in ledger.ledgers] == [2]

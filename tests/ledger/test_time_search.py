@@ -33,7 +33,7 @@ def scan(ledger: ManagedLedger, time_ms: int) -> Position | None:
 
 
 def topic(world: World, rng: random.Random, parts: list[tuple[bool, int]]) -> ManagedLedger:
-    """A topic whose stretches were stamped or not, with publish times in random order, over many ledgers."""
+    """A topic with stamped and unstamped ranges, with publish times in random order, over many ledgers."""
     ledger = world.open()
     for stamped, count in parts:
         world.config = settings(
@@ -115,12 +115,12 @@ def test_trimmed_ledgers_are_not_searched() -> None:
 @pytest.mark.parametrize("damaged", [{0, 1, 2}, {2}, {37, 38}, {298, 299}, set(range(300))], ids=str)
 def test_unstamped_entries_that_are_damaged_are_passed_over(damaged: set[int]) -> None:
     class LeavesOut(HotSource):
-        def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
-            if row.ledgerId == 1 and first in damaged:
+        def probe(self, ledger_info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+            if ledger_info.ledgerId == 1 and first in damaged:
                 whole = [at for at in range(first, last + 1) if at not in damaged]
-                return EntrySlice(last + 1, ()) if not whole else self.probe(row, whole[0], last, max_bytes)
-            end = min((at for at in damaged if row.ledgerId == 1 and at > first), default=last + 1)
-            return self.read(row, first, min(last, end - 1), max_bytes)
+                return EntrySlice(last + 1, ()) if not whole else self.probe(ledger_info, whole[0], last, max_bytes)
+            end = min((at for at in damaged if ledger_info.ledgerId == 1 and at > first), default=last + 1)
+            return self.read(ledger_info, first, min(last, end - 1), max_bytes)
 
     world = World(settings(broker_entry_metadata_interceptors=(), managed_ledger_cache_size_mb=0))
     ledger = world.open()
@@ -191,7 +191,7 @@ def test_what_is_no_message_has_no_time_and_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x0e\x02\x00", b"\x0e\x02\x00\x00\x00\x09\x08", b"\x00\x00\x00\x01\xff"])
-def test_a_damaged_envelope_is_told(damaged: bytes) -> None:
+def test_a_damaged_envelope_is_reported(damaged: bytes) -> None:
     with pytest.raises(CorruptEntry):
         entry_time(damaged)
 

@@ -68,7 +68,7 @@ def test_a_topic_created_anew_does_not_meet_an_epoch_of_its_earlier_life() -> No
     assert second.snapshot.version == 0
 
 
-def test_an_owner_that_was_followed_can_change_nothing() -> None:
+def test_a_fenced_owner_can_change_nothing() -> None:
     store = MemoryMetadataStore()
     first = owner(store)
     first.open(create=True)
@@ -117,7 +117,7 @@ def test_an_edit_that_changes_nothing_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
-def test_an_update_gets_through_whatever_happens_to_its_put(fault: Fault) -> None:
+def test_an_update_succeeds_despite_faults_of_its_put(fault: Fault) -> None:
     store = FaultyMetadataStore(MemoryMetadataStore(), [FaultRule(fault, PUT, skip=1, times=1)])
     metadata = owner(store)
     metadata.open(create=True)
@@ -128,7 +128,7 @@ def test_an_update_gets_through_whatever_happens_to_its_put(fault: Fault) -> Non
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
-def test_opening_gets_through_whatever_happens_to_its_put(fault: Fault) -> None:
+def test_opening_succeeds_despite_faults_of_its_put(fault: Fault) -> None:
     store = FaultyMetadataStore(MemoryMetadataStore(), [FaultRule(fault, PUT, times=1)])
     metadata = owner(store)
     metadata.open(create=True)
@@ -148,7 +148,7 @@ def test_a_store_that_cannot_be_reached_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("fault", "applied"), [(Fault.ERROR_AFTER, True), (Fault.LOST, False)])
-def test_an_outcome_that_stays_unknown_is_settled_by_the_next_update(fault: Fault, applied: bool) -> None:  # noqa: FBT001
+def test_an_unknown_outcome_is_resolved_by_the_next_update(fault: Fault, applied: bool) -> None:  # noqa: FBT001
     store = FaultyMetadataStore(
         MemoryMetadataStore(),
         [FaultRule(fault, PUT, skip=1, times=1), FaultRule(Fault.ERROR_BEFORE, GET, skip=1, times=1)],
@@ -163,7 +163,7 @@ def test_an_outcome_that_stays_unknown_is_settled_by_the_next_update(fault: Faul
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
-def test_removal_gets_through_whatever_happens_to_it(fault: Fault) -> None:
+def test_removal_succeeds_despite_faults(fault: Fault) -> None:
     store = FaultyMetadataStore(MemoryMetadataStore(), [FaultRule(fault, frozenset({"delete"}), times=1)])
     metadata = owner(store)
     metadata.open(create=True)

@@ -16,6 +16,8 @@ def test_a_ledger_that_a_failed_deletion_ended_is_put_on_record_though_no_entry_
     (position,) = world.append(ledger, b"a")
     with pytest.raises(MetadataUnavailable):
         world.store.delete(TOPIC)
-    assert [row.HasField("entries") for row in ledger.info.ledgerInfo] == [False]
+    assert [ledger_info.HasField("entries") for ledger_info in ledger.info.ledgerInfo] == [False]
     world.store.tick()
-    assert [(row.ledgerId, row.entries) for row in ledger.info.ledgerInfo] == [(position.ledger_id, 1)]
+    assert [(ledger_info.ledgerId, ledger_info.entries) for ledger_info in ledger.info.ledgerInfo] == [
+        (position.ledger_id, 1)
+    ]

@@ -8,7 +8,7 @@ creation, at closing, and every ``managedLedgerCursorPositionFlushSeconds``. The
   ``test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state``,
   ``test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_tick``.
 * With states alone, a lost disk would reset every subscription, and a topic that was opened elsewhere would have none:
-  metadata says which cursors exist (``test_a_snapshot_is_taken_now_and_then_and_at_closing`` loses the state log and
+  metadata says which cursors exist (``test_a_snapshot_is_written_periodically_and_at_closing`` loses the state log and
   keeps the cursor).
 """
 
