@@ -1,4 +1,4 @@
-"""The command line in this process, a server in another, and an admin API that answers what a test says."""
+"""The command line in this process, a server in another, and an admin API with canned answers."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class Cli:
         return Outcome(ended.value.code, printed.out, printed.err)
 
     def do(self, *args: str) -> str:
-        """What a command prints that must succeed."""
+        """Return the output of a command that must succeed."""
         outcome = self.run(*args)
         assert (outcome.code, outcome.stderr) == (0, "")
         return outcome.stdout
 
     def rows(self, *args: str) -> list[Any]:
-        """The JSON of each line of a command that must succeed."""
+        """Return the JSON lines of a command that must succeed."""
         outcome = self.run(*args, "--json")
         assert (outcome.code, outcome.stderr) == (0, "")
         return outcome.rows
 
     def refused(self, code: int, *args: str) -> str:
-        """The one line of a command that must fail without a result."""
+        """Return the error line of a command that must fail without output."""
         outcome = self.run(*args)
         assert (outcome.code, outcome.stdout) == (code, ""), outcome
         assert outcome.stderr.startswith("afterglow: ")
@@ -67,7 +67,7 @@ class Cli:
 
 @dataclass
 class Canned:
-    """An admin API that gives the answers laid out for a call, the last one again and again."""
+    """An admin API with canned answers for each call; the last answer is repeated."""
 
     url: str = ""
     answers: dict[tuple[str, str], list[tuple[int, Any]]] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class Canned:
     """Method, path, body, headers."""
 
     def on(self, method: str, path: str, *answers: tuple[int, Any]) -> None:
-        """Lay out answers: a status with JSON, bytes, or a text that is a redirect's location."""
+        """Set answers: a status with JSON, with bytes, or with the location of a redirect."""
         self.answers[method, f"/admin/v2/{path}"] = list(answers)
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        found = self.answers.get((method, path), [(404, {"reason": f"nothing laid out for {method} {path}"})])
+        found = self.answers.get((method, path), [(404, {"reason": f"no answer set for {method} {path}"})])
         return found.pop(0) if len(found) > 1 else found[0]
 
 
@@ -94,7 +94,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server for all tests; each has topics and namespaces of its own."""
+    """A server for all tests; each uses its own topics and namespaces."""
     with serving(tmp_path_factory.mktemp("home")) as server:
         yield server
 
@@ -141,7 +141,7 @@ def canned() -> Iterator[Canned]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # how often it looks for its end
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # poll interval of shutdown
     thread.start()
     canned.url = f"http://127.0.0.1:{server.server_port}"
     yield canned
@@ -152,5 +152,5 @@ def canned() -> Iterator[Canned]:
 
 @pytest.fixture
 def canned_cli(canned: Canned, cli_at: Callable[[str], Cli]) -> Cli:
-    """The command line with laid-out answers as its default."""
+    """The command line with the canned admin API as its default."""
     return cli_at(canned.url)

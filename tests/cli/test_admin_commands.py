@@ -27,7 +27,7 @@ def test_a_tenant_is_created_changed_in_what_is_given_and_deleted(cli: Cli) -> N
     assert "does not exist" in cli.refused(1, "tenants", "get", tenant)
 
 
-def test_clusters_and_brokers_say_where_they_are_and_how_they_do(cli: Cli, served: Served) -> None:
+def test_clusters_and_brokers_show_addresses_and_health(cli: Cli, served: Served) -> None:
     assert cli.do("clusters", "list") == "standalone\n"
     assert cli.rows("clusters", "get", "standalone")[0]["brokerServiceUrl"] == served.service_url
     assert cli.do("brokers", "list").strip() in served.admin_url
@@ -49,7 +49,7 @@ def test_a_schema_is_uploaded_shown_by_version_and_deleted(cli: Cli, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_a_file_that_is_no_schema_exits_2(cli: Cli, tmp_path: Path, content: str | None) -> None:
+def test_an_invalid_schema_file_exits_2(cli: Cli, tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "schema.json"
     if content is not None:
         file.write_text(content)

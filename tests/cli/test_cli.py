@@ -64,7 +64,7 @@ def test_no_arguments_show_the_help_and_exit_2() -> None:
         (("doctor", "--tier", "s3://b", "-o", "endpoint"), "NAME=VALUE"),
     ],
 )
-def test_wrong_usage_is_one_line_with_the_cure_and_exit_2(args: tuple[str, ...], words: str) -> None:
+def test_wrong_usage_is_one_line_with_the_remedy_and_exit_2(args: tuple[str, ...], words: str) -> None:
     result = run(*args, expect=2)
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
@@ -116,6 +116,6 @@ def test_doctor_passes_on_a_directory_and_leaves_nothing(tmp_path: Path) -> None
     assert list(open_store(tmp_path.as_uri()).list()) == []
 
 
-def test_doctor_on_a_missing_directory_exits_1_with_a_cure(tmp_path: Path) -> None:
+def test_doctor_on_a_missing_directory_exits_1_with_a_remedy(tmp_path: Path) -> None:
     rows = run("doctor", "--tier", (tmp_path / "absent").as_uri(), "--json", expect=1).stdout.splitlines()
     assert any(json.loads(row)["cure"] for row in rows)

@@ -46,12 +46,12 @@ def test_commands_topics_and_namespaces_are_completed(
     assert complete(line, canned.url) == words
 
 
-def test_the_address_on_the_line_is_asked(canned: Canned, complete: Callable[[str, str], list[str]]) -> None:
+def test_the_address_on_the_command_line_is_used(canned: Canned, complete: Callable[[str, str], list[str]]) -> None:
     canned.on("GET", "namespaces/public/default/topics", (200, ["persistent://public/default/orders"]))
     assert complete(f"afterglow topics --admin-url {canned.url} stats o", "http://127.0.0.1:1") == ["orders"]
 
 
-def test_where_no_broker_answers_nothing_is_offered_and_nothing_is_said(
+def test_without_a_broker_completion_offers_nothing_silently(
     complete: Callable[[str, str], list[str]],
 ) -> None:
     assert complete("afterglow topics stats ord", "http://127.0.0.1:1") == []

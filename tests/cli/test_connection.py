@@ -29,9 +29,9 @@ def test_the_admin_url_may_precede_or_follow_the_subcommand_and_overrides_the_en
 
 
 def test_an_address_without_a_server_is_one_line_with_the_remedy(canned_cli: Cli) -> None:
-    said = canned_cli.refused(1, "topics", "list", "--admin-url", "http://127.0.0.1:1")
-    assert "http://127.0.0.1:1 does not answer" in said
-    assert "afterglow serve" in said
+    output = canned_cli.refused(1, "topics", "list", "--admin-url", "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1 does not answer" in output
+    assert "afterglow serve" in output
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "pulsar://127.0.0.1:6650", "http://", "http://h:port", "http://h:0"])
@@ -51,8 +51,8 @@ def test_a_token_is_sent_from_the_option_the_environment_or_a_file(
     canned_cli.do("namespaces", "list", "--token", file.as_uri())
     sent = [headers["Authorization"] for _, _, _, headers in canned.calls]
     assert sent == ["Bearer from-environment", "Bearer from-option", "Bearer from-file"]
-    said = canned_cli.refused(2, "namespaces", "list", "--token", (tmp_path / "absent").as_uri())
-    assert "absent" in said
+    output = canned_cli.refused(2, "namespaces", "list", "--token", (tmp_path / "absent").as_uri())
+    assert "absent" in output
 
 
 def test_a_redirect_to_the_owner_is_followed_with_the_body(canned: Canned, canned_cli: Cli) -> None:

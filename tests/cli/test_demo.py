@@ -62,7 +62,7 @@ def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
     assert "░" not in next(line for line in output.splitlines() if line.startswith("  segments"))
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which Linux has")
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize(
     ("number", "when"), [(signal.SIGTERM, "It serves stock Pulsar clients"), (signal.SIGINT, "A stock client sent")]
 )

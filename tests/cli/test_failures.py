@@ -23,11 +23,11 @@ def test_a_port_in_use_is_one_line_with_the_remedy_and_exit_2(canned_cli: Cli, t
     other = {"--port": "--http-port", "--http-port": "--port"}[option]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = canned_cli.run("serve", "--home", str(tmp_path), option, port, other, "0")
-    assert said.code == 2
-    assert said.stderr.count("\n") == 1
-    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in said.stderr
-    assert "choose another port, or 0" in said.stderr
+        output = canned_cli.run("serve", "--home", str(tmp_path), option, port, other, "0")
+    assert output.code == 2
+    assert output.stderr.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in output.stderr
+    assert "choose another port, or 0" in output.stderr
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_port_in_use_is_one_line_with_the_remedy_and_exit_2(canned_cli: Cli, t
 def test_settings_that_cannot_be_used_are_one_line_and_exit_2_before_it_is_ready(
     canned_cli: Cli, tmp_path: Path, options: tuple[str, ...], words: str
 ) -> None:
-    said = canned_cli.run("serve", "--home", str(tmp_path / "home"), "--port", "0", "--http-port", "0", *options)
-    assert (said.code, said.stdout) == (2, "")
-    assert said.stderr.count("\n") == 1
-    assert words in said.stderr
+    output = canned_cli.run("serve", "--home", str(tmp_path / "home"), "--port", "0", "--http-port", "0", *options)
+    assert (output.code, output.stdout) == (2, "")
+    assert output.stderr.count("\n") == 1
+    assert words in output.stderr
 
 
 def test_an_output_file_in_a_missing_directory_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_an_output_file_in_a_missing_directory_exits_2(canned_cli: Cli, tmp_path
         server.write("t", [message(b"x")])
     for output_format in ("jsonl", "parquet"):
         file = str(tmp_path / "absent" / "file")
-        said = canned_cli.refused(2, "read", str(home), "t", "--format", output_format, "--output", file)
-        assert "absent' does not exist; create it first" in said
+        output = canned_cli.refused(2, "read", str(home), "t", "--format", output_format, "--output", file)
+        assert "absent' does not exist; create it first" in output
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.serving import Served
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which Linux has")
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 
 TOPIC = "persistent://public/default/t"
 SOON_S = 6.0
@@ -132,9 +132,9 @@ def test_a_continuous_export_ends_at_ctrl_c_and_reports_what_was_written(
     commands.append(command)
     commits = tmp_path / ".out.export" / "checkpoint" / "commits"
     eventually(lambda: commits.is_dir() and any(commits.glob("[0-9]*")), command.others, 200)
-    code, said, errors, took_s = command.interrupt(signal.SIGINT, whole_group=True)
+    code, printed, errors, took_s = command.interrupt(signal.SIGINT, whole_group=True)
     assert (code, errors) == (0, "afterglow: interrupted; stopping the export of t and Spark\n")
-    assert said.endswith(f" written to {out}\n")
+    assert printed.endswith(f" written to {out}\n")
     assert took_s < SOON_S
     eventually(lambda: not command.others(), command.others, 5)
     assert [path.suffix for path in out.iterdir()] == [".parquet"]

@@ -51,20 +51,20 @@ def test_retention_is_set_in_pulsars_spelling_and_removed(cli: Cli, namespace: s
 
 def test_a_retention_of_zero_says_what_it_deletes_and_needs_yes(cli: Cli, namespace: str) -> None:
     cli.do("namespaces", "set-retention", namespace, "--time", "3h", "--size", "10G")
-    said = cli.refused(2, "namespaces", "set-retention", namespace, "--size", "0", "--time", "0")
-    assert "keeps no acknowledged messages" in said
-    assert f"{namespace} deletes them" in said
-    assert "--yes" in said
+    output = cli.refused(2, "namespaces", "set-retention", namespace, "--size", "0", "--time", "0")
+    assert "keeps no acknowledged messages" in output
+    assert f"{namespace} deletes them" in output
+    assert "--yes" in output
     assert cli.rows("namespaces", "get-retention", namespace)[0]["retentionSizeInMB"] == 10240
-    said = cli.do("namespaces", "set-retention", namespace, "--size", "0", "--time", "0", "--yes")
-    assert said.startswith(f"{namespace} keeps no acknowledged messages: they are deleted, also from the tier")
+    output = cli.do("namespaces", "set-retention", namespace, "--size", "0", "--time", "0", "--yes")
+    assert output.startswith(f"{namespace} keeps no acknowledged messages: they are deleted, also from the tier")
     assert cli.rows("namespaces", "get-retention", namespace) == [{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}]
 
 
 @pytest.mark.parametrize(("time", "size"), [("0", "-1"), ("-1", "0"), ("0", "1G"), ("1h", "0")])
 def test_one_limit_of_zero_is_refused_even_with_yes(cli: Cli, namespace: str, time: str, size: str) -> None:
-    said = cli.refused(1, "namespaces", "set-retention", namespace, "-t", time, "-s", size, "--yes")
-    assert "retains nothing: set both, -1 for no limit, or 0 and 0" in said
+    output = cli.refused(1, "namespaces", "set-retention", namespace, "-t", time, "-s", size, "--yes")
+    assert "retains nothing: set both, -1 for no limit, or 0 and 0" in output
     assert cli.rows("namespaces", "get-retention", namespace) == [None]
 
 
@@ -204,8 +204,8 @@ def test_the_read_priority_is_set_as_pip_73_writes_it(cli: Cli, namespace: str) 
     topic = f"{namespace}/t"
     cli.do("topics", "create", topic)
     for group, name in (("namespaces", namespace), ("topics", topic)):
-        said = cli.do(group, "--set-data-read-priority", "bookkeeper-first", name)
-        assert said == cli.do(group, "set-data-read-priority", name, "bookkeeper-first")
+        output = cli.do(group, "--set-data-read-priority", "bookkeeper-first", name)
+        assert output == cli.do(group, "set-data-read-priority", name, "bookkeeper-first")
         assert cli.do(group, "get-data-read-priority", name) == "bookkeeper-first\n"
         assert cli.rows(group, "--set-data-read-priority=tiered-first", name) == []
         assert cli.do(group, "get-data-read-priority", name) == "tiered-storage-first\n"
@@ -219,9 +219,9 @@ def test_the_read_priority_is_set_as_pip_73_writes_it(cli: Cli, namespace: str) 
 def test_a_retention_below_a_threshold_is_refused_with_both_values(cli: Cli, namespace: str) -> None:
     cli.do("namespaces", "set-retention", namespace, "-t", "-1", "-s", "100M")
     cli.do("namespaces", "set-offload-threshold", namespace, "-s", "50M")
-    said = cli.refused(1, "namespaces", "set-retention", namespace, "-t", "-1", "-s", "50M")
-    assert "managedLedgerOffloadThresholdInBytes=52428800 (namespace policies)" in said
-    assert "retentionSizeInMB=50 (namespace policies)" in said
+    output = cli.refused(1, "namespaces", "set-retention", namespace, "-t", "-1", "-s", "50M")
+    assert "managedLedgerOffloadThresholdInBytes=52428800 (namespace policies)" in output
+    assert "retentionSizeInMB=50 (namespace policies)" in output
     assert cli.rows("namespaces", "get-retention", namespace)[0]["retentionSizeInMB"] == 100
 
 

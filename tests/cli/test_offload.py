@@ -43,7 +43,7 @@ def stats(*ledgers: tuple[int, int], current: int) -> dict[str, Any]:
         (1000, None),
     ],
 )
-def test_the_newest_ledgers_stay_as_far_as_they_fit(size: int, kept: int | None) -> None:
+def test_the_newest_ledgers_are_kept_as_far_as_they_fit(size: int, kept: int | None) -> None:
     assert first_kept(stats((1, 20), (2, 20), (3, 20), current=5), size) == kept
 
 
@@ -56,7 +56,7 @@ def test_a_topic_without_ledgers_has_nothing_to_offload() -> None:
     st.integers(0, 100),
     st.integers(0, 500),
 )
-def test_what_stays_fits_and_one_more_ledger_would_not(sizes: list[int], current: int, size: int) -> None:
+def test_kept_ledgers_fit_and_one_more_would_not(sizes: list[int], current: int, size: int) -> None:
     found = stats(*enumerate(sizes, 1), current=current)
     everything = [*sizes, current]
     kept = first_kept(found, size)
@@ -68,12 +68,12 @@ def test_what_stays_fits_and_one_more_ledger_would_not(sizes: list[int], current
     assert sum(everything[max(kept - 2, 0) :]) > size
 
 
-def test_an_offload_is_asked_for_at_the_computed_position(canned: Canned, canned_cli: Cli) -> None:
+def test_an_offload_is_requested_at_the_computed_position(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/internalStats", (200, stats((7, 2 << 20), (9, 2 << 20), current=1)))
     canned.on("PUT", f"{PATH}/offload", (204, None))
-    said = canned_cli.do("topics", "offload", "t", "-s", "3M")
-    assert said == f"Offload triggered for {NAME} for messages before 9:0:-1\n"
+    output = canned_cli.do("topics", "offload", "t", "-s", "3M")
+    assert output == f"Offload triggered for {NAME} for messages before 9:0:-1\n"
     method, path, body, _ = canned.calls[-1]
     assert (method, path) == ("PUT", f"/admin/v2/{PATH}/offload")
     assert body == {"ledgerId": 9, "entryId": 0, "partitionIndex": -1}
@@ -83,9 +83,7 @@ def test_an_offload_is_asked_for_at_the_computed_position(canned: Canned, canned
     ]
 
 
-def test_one_partition_that_refuses_does_not_keep_the_others_from_their_offload(
-    canned: Canned, canned_cli: Cli
-) -> None:
+def test_a_refused_partition_does_not_prevent_the_offload_of_others(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 3}))
     for index, answer in enumerate([(409, {"reason": "Offload already in progress"}), (204, None)]):
         canned.on("GET", f"{PATH}-partition-{index}/internalStats", (200, stats((1, 10), current=0)))
@@ -109,9 +107,7 @@ def status(state: str, error: str = "") -> tuple[int, Any]:
     ("state", "words"),
     [("NOT_RUN", "has not been run"), ("RUNNING", "is currently running"), ("SUCCESS", "was a success")],
 )
-def test_the_status_is_told_in_the_words_of_pulsar_admin(
-    canned: Canned, canned_cli: Cli, state: str, words: str
-) -> None:
+def test_the_status_is_reported_as_by_pulsar_admin(canned: Canned, canned_cli: Cli, state: str, words: str) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/offload", status(state))
     assert words in canned_cli.do("topics", "offload-status", "t")
@@ -156,7 +152,7 @@ def segment(state: str, done: int, planned: int) -> dict[str, Any]:
     return {"id": "0123456789abcdef", "status": state, "begin": begin, "bytes": done, "planned_bytes": planned}
 
 
-def test_a_person_who_waits_sees_a_line_that_moves_and_segments_that_fill(canned: Canned) -> None:
+def test_waiting_on_a_terminal_shows_progress_of_segments(canned: Canned) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/offload", *[status("RUNNING")] * 3, status("SUCCESS"))
     other = segment("Offloaded", 9, 9) | {"id": "fedcba9876543210"}
@@ -178,7 +174,7 @@ def test_a_person_who_waits_sees_a_line_that_moves_and_segments_that_fill(canned
     )
     os.close(terminal)
     printed = bytearray()
-    with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+    with contextlib.suppress(OSError):  # raised by Linux when the other end is closed
         while data := os.read(master, 4096):
             printed += data
     os.close(master)
@@ -191,7 +187,7 @@ def test_a_person_who_waits_sees_a_line_that_moves_and_segments_that_fill(canned
     assert b"fedcba98" not in printed, "what was there before is no news"
 
 
-def test_waiting_needs_no_segments_to_be_told(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_works_without_a_list_of_segments(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulsar's own brokers know none."""
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/offload", status("RUNNING"), status("SUCCESS"))

@@ -65,7 +65,7 @@ def on_a_terminal(*args: str, environ: dict[str, str] | None = None) -> str:
     try:
         while got := os.read(ours, 65536):
             printed += got
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # raised by Linux when the other end is closed
         pass
     os.close(ours)
     assert process.wait(60) == 0, printed
@@ -96,11 +96,11 @@ def test_a_payload_is_printed_with_its_control_characters_escaped(
 def test_raw_prints_the_values_alone_byte_for_byte(cli: Cli, hostile_topic: str, command: tuple[str, ...]) -> None:
     name, *options = command
     assert cli.do("topics", name, hostile_topic, *options, "--raw") == f"{HOSTILE}\n"
-    said = cli.refused(2, "topics", name, hostile_topic, *options, "--raw", "--json")
-    assert "--raw and --json exclude each other" in said
+    output = cli.refused(2, "topics", name, hostile_topic, *options, "--raw", "--json")
+    assert "--raw and --json exclude each other" in output
 
 
-def test_json_has_escapes_on_a_terminal_alone_and_means_the_same(served: Served, cli: Cli, hostile_topic: str) -> None:
+def test_json_is_escaped_only_on_a_terminal_and_equivalent(served: Served, cli: Cli, hostile_topic: str) -> None:
     args = ("topics", "consume", hostile_topic, "--json")
     printed = on_a_terminal(*args, environ={"AFTERGLOW_ADMIN_URL": served.admin_url})
     [row] = cli.run(*args).rows
@@ -117,9 +117,9 @@ def test_names_that_others_chose_are_safe_in_tables_lists_and_errors(cli: Cli, h
         printed = cli.do("topics", command, hostile_topic)
         assert is_safe(printed)
         assert r"s\x1b[31m" in printed
-    said = cli.refused(1, "topics", "stats", "persistent://public/default/none\x1b[31m\u202e")
-    assert is_safe(said)
-    assert r"none\x1b[31m\u202e" in said
+    output = cli.refused(1, "topics", "stats", "persistent://public/default/none\x1b[31m\u202e")
+    assert is_safe(output)
+    assert r"none\x1b[31m\u202e" in output
 
 
 def test_reading_prints_no_control_characters(served: Served, cli: Cli, hostile_topic: str) -> None:
@@ -129,7 +129,7 @@ def test_reading_prints_no_control_characters(served: Served, cli: Cli, hostile_
     assert is_safe(on_a_terminal("read", served.admin_url, hostile_topic, "--format", "jsonl"))
 
 
-def test_inspecting_prints_no_control_characters_and_takes_brackets_for_text(
+def test_inspect_escapes_control_characters_and_prints_brackets(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "600")

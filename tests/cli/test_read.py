@@ -129,7 +129,7 @@ def send(client: Any, topic: str, *, batching: bool) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_what_a_stock_client_sent_comes_back_while_the_engine_runs(
+def test_messages_of_a_stock_client_are_read_while_the_server_runs(
     server: tuple[Served, Path],
     client: Any,
     read: Callable[..., list[dict[str, Any]]],
@@ -144,7 +144,7 @@ def test_what_a_stock_client_sent_comes_back_while_the_engine_runs(
     assert all(row["publish_time"] <= row["broker_time"] + 1_000 for row in rows)
 
 
-def test_reading_beside_a_running_engine_makes_no_file(
+def test_reading_beside_a_running_server_creates_no_file(
     server: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
 ) -> None:
     sent = send(client, "persistent://public/default/unseen", batching=True)
@@ -154,7 +154,7 @@ def test_reading_beside_a_running_engine_makes_no_file(
     assert {str(file.relative_to(home)) for file in home.rglob("*")} == before
 
 
-def test_partitions_come_one_after_the_other(
+def test_partitions_are_read_in_order(
     server: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
 ) -> None:
     served, home = server
@@ -169,7 +169,7 @@ def test_partitions_come_one_after_the_other(
     assert one == [row for row in rows if row["topic"].endswith("-partition-1")]
 
 
-def test_what_was_sent_is_there_after_the_engine_has_stopped(
+def test_messages_are_readable_after_the_server_has_stopped(
     tmp_path: Path, read: Callable[..., list[dict[str, Any]]]
 ) -> None:
     topic = "persistent://public/default/stopped"
@@ -220,7 +220,7 @@ def test_windows_and_limits_bound_what_is_read(
     assert {row["tier"] for row in read(home, "t", "--start", f"{ids[1]}:0")} == {"hot"}
 
 
-def test_the_limit_ends_the_reading(
+def test_the_limit_ends_the_read(
     made: tuple[Path, list[int], int], read: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from afterglow.read.hot_readers import SharedHotLog
@@ -264,7 +264,7 @@ def test_parquet_has_the_columns_that_spark_has(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["12.parquet", "6.parquet"]
 
 
-def test_people_see_a_table(made: tuple[Path, list[int], int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_output_is_a_table(made: tuple[Path, list[int], int], capsys: pytest.CaptureFixture[str]) -> None:
     home, ids, _ = made
     code, printed, complaints = outcome_of(capsys, "read", str(home), "t")
     assert (code, complaints) == (0, "")
@@ -287,7 +287,7 @@ def test_values_are_shown_on_one_line_each(tmp_path: Path, capsys: pytest.Captur
     assert shown == [["two\\nlines"], ["grün"], ["0xff00"], [], ["ü" * 59 + "…"], ["0x" + "f" * 57 + "…"]]
 
 
-def test_a_file_appears_only_when_it_is_whole(
+def test_a_file_appears_only_when_it_is_complete(
     made: tuple[Path, list[int], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, _, _ = made
@@ -327,20 +327,20 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
         ("{second}:3", 0, "from {second}:3 to latest: {second}:3 to latest was never written"),
     ],
 )
-def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
+def test_a_missing_range_is_reported_on_stderr_and_fails_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str, rows: int, words: str
 ) -> None:
     with ServerHome(tmp_path) as home:
         first, second = home.write("t", [message(b"0")] * 2, [message(b"1")] * 2)
         home.trim("t", first)
     words = words.format(first=first, second=second)
-    told = f"entries of the requested range are missing: persistent://public/default/t {words}"
+    expected = f"entries of the requested range are missing: persistent://public/default/t {words}"
     options = ["read", str(tmp_path), "t", "--start", start.format(first=first, second=second), "--format", "jsonl"]
     # A process of its own: the test runner has set up logging in this one.
     command = [sys.executable, "-m", "afterglow", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, rows)
-    assert done.stderr.startswith(f"afterglow: {told}")
+    assert done.stderr.startswith(f"afterglow: {expected}")
     assert f"{second}:0 through {second}:1 is available" in done.stderr
     assert done.stderr.count("\n") == 1
     code, printed, complaints = outcome_of(capsys, *options, "--fail-on-data-loss")
@@ -389,7 +389,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
     ("source", "topic", "words"),
     [("", "no-such", "no topic persistent://public/default/no-such"), ("absent", "t", "no such directory")],
 )
-def test_what_is_not_there_is_one_line_and_exit_1(
+def test_a_missing_source_or_topic_is_one_line_and_exit_1(
     made: tuple[Path, list[int], int], capsys: pytest.CaptureFixture[str], source: str, topic: str, words: str
 ) -> None:
     code, printed, complaints = outcome_of(capsys, "read", str(made[0] / source), topic)
@@ -429,7 +429,7 @@ def test_damage_is_one_line_with_object_block_and_position_and_exit_1(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_message_that_lacks_a_chunk_is_left_out_and_told_and_is_no_damage(
+def test_a_message_with_a_missing_chunk_is_skipped_and_reported_and_not_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, torn = chunks(b"whole", 2, uuid="p-1"), chunks(b"torn", 2, uuid="p-2")

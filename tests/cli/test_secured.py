@@ -60,7 +60,7 @@ def test_messages_go_both_ways_with_a_token_over_tls(cli: Cli, certificate: tupl
     assert cli.do(*options, "topics", "consume", "t").endswith("\thello\n")
 
 
-def test_a_server_that_is_not_trusted_is_one_line_with_the_cure(cli: Cli) -> None:
+def test_an_untrusted_server_is_one_line_with_the_remedy(cli: Cli) -> None:
     assert "--ca-file" in cli.refused(1, "topics", "list", "--token", token("admin"))
 
 

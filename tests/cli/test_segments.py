@@ -32,7 +32,7 @@ def segment(number: int = 0, **changes: object) -> dict[str, Any]:
     return given | changes
 
 
-def test_segments_are_a_table_for_people_and_what_the_api_says_for_machines(canned: Canned, canned_cli: Cli) -> None:
+def test_segments_are_a_table_or_the_json_of_the_api(canned: Canned, canned_cli: Cli) -> None:
     filling = segment(1, status="Failed", end=None, offloaded_ms=None, error="no route")
     canned.on("GET", f"{PATH}/segments", (200, [segment(), filling]))
     assert canned_cli.rows("topics", "segments", "t") == [segment(), filling]
@@ -60,19 +60,19 @@ def query(dry_run: str, lose_data: str = "false") -> str:
 
 def test_without_yes_it_is_a_dry_run(canned: Canned, canned_cli: Cli) -> None:
     canned.on("POST", query("true"), (200, [plan(lost=[{"ledger_id": 2, "entries": 5}])]))
-    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming")
-    assert "00000000-0000-0000-0000-000000000000" in said
-    assert f"{NAME}: 1 segments of 1234 bytes would be deleted" in said
-    assert "ledgers that would remain only in the hot log: 3, 4" in said
-    assert "WOULD BE LOST: 5 entries of ledgers 2" in said
-    assert said.endswith("nothing was changed; give --yes to delete\n")
+    output = canned_cli.do("topics", "delete-offloaded", "t", "--streaming")
+    assert "00000000-0000-0000-0000-000000000000" in output
+    assert f"{NAME}: 1 segments of 1234 bytes would be deleted" in output
+    assert "ledgers that would remain only in the hot log: 3, 4" in output
+    assert "WOULD BE LOST: 5 entries of ledgers 2" in output
+    assert output.endswith("nothing was changed; give --yes to delete\n")
     assert canned_cli.rows("topics", "delete-offloaded", "t", "--streaming")[0]["ledgers"] == [3, 4]
 
 
 def test_with_yes_segments_are_deleted(canned: Canned, canned_cli: Cli) -> None:
     canned.on("POST", query("false"), (200, [plan(done=True)]))
-    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes")
-    assert said.splitlines() == [
+    output = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes")
+    assert output.splitlines() == [
         f"{NAME}: 1 segments of 1234 bytes are deleted",
         "ledgers that remain only in the hot log: 3, 4",
     ]
@@ -80,8 +80,8 @@ def test_with_yes_segments_are_deleted(canned: Canned, canned_cli: Cli) -> None:
     assert "--lose-data" in canned_cli.refused(1, "topics", "delete-offloaded", "t", "--streaming", "--yes")
     lost = plan(done=True, ledgers=[], lost=[{"ledger_id": 2, "entries": 5}, {"ledger_id": 3, "entries": 1}])
     canned.on("POST", query("false", "true"), (200, [lost]))
-    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes", "--lose-data")
-    assert "LOST: 6 entries of ledgers 2, 3" in said
+    output = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes", "--lose-data")
+    assert "LOST: 6 entries of ledgers 2, 3" in output
 
 
 def test_a_topic_without_segments_has_nothing_to_delete(canned: Canned, canned_cli: Cli) -> None:
@@ -122,11 +122,11 @@ def test_outcomes_of_many_topics_are_a_table(
 ) -> None:
     rows = [outcome("a", "planned", lost_entries=7), outcome("b", "empty")]
     canned.on("POST", many(path, "true"), (200, rows))
-    said = canned_cli.do(*command, "--streaming")
-    assert "persistent://public/default/a" in said
-    assert "persistent://public/default/b" not in said
-    assert "lost_entries" in said
-    assert said.splitlines()[-2:] == [
+    output = canned_cli.do(*command, "--streaming")
+    assert "persistent://public/default/a" in output
+    assert "persistent://public/default/b" not in output
+    assert "lost_entries" in output
+    assert output.splitlines()[-2:] == [
         "1 more topics have no segments",
         "nothing was changed; give --yes to delete",
     ]

@@ -85,7 +85,7 @@ def test_an_ambiguous_reset_is_one_line_and_exit_2(
     assert canned.calls == []
 
 
-def test_the_next_messages_are_peeked_and_stay(cli: Cli, topic: str) -> None:
+def test_peeked_messages_are_not_acknowledged(cli: Cli, topic: str) -> None:
     cli.do("topics", "produce", topic, "-m", "a", "-m", "b", "-k", "key")
     cli.do("topics", "produce", topic, "-m", "c")
     cli.do("topics", "create-subscription", topic, "-s", "s", "-m", "earliest")

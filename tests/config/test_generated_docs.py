@@ -20,7 +20,7 @@ def test_the_generated_pages_are_current() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_a_stale_page_is_named_with_the_command_that_cures_it(tmp_path: Path) -> None:
+def test_a_stale_page_is_named_with_the_command_that_updates_it(tmp_path: Path) -> None:
     for directory in ("scripts", "src"):
         copytree(ROOT / directory, tmp_path / directory)
     for name in (".importlinter", "DEVELOP.md"):

@@ -104,13 +104,13 @@ def test_a_stock_file_is_read_as_it_is_with_one_warning(name: str, caplog: pytes
     assert not {"brokerServicePort", "managedLedgerDataReadPriority"} & set(listed)
 
 
-def test_nothing_is_said_where_every_key_has_an_effect(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_if_every_key_has_an_effect(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         parse_conf("brokerServicePort=0")
     assert caplog.records == []
 
 
-def test_keys_under_a_prefix_that_pulsar_hands_on_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_with_a_prefix_that_pulsar_passes_on_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     parse_conf("bookkeeper_anything=1\nbrokerClient_tlsTrustCertsFilePath=x")
     assert "2 settings of Apache Pulsar have no effect" in caplog.text
 
@@ -178,12 +178,12 @@ def test_each_value_remembers_its_origin(tmp_path: Path) -> None:
     assert shown["maxMessageSize"] == ("5M", "default")
 
 
-def test_without_a_file_the_defaults_stand() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     assert load_conf() == BrokerConfig()
     assert load_conf(environ={}, overrides={"brokerServicePort": "0"}) == BrokerConfig(broker_service_port=0)
 
 
-def test_a_later_source_wins_whatever_it_calls_the_setting() -> None:
+def test_a_later_source_overrides_an_earlier_one_in_any_spelling() -> None:
     config = parse_conf(
         "maxOffloadSegmentSizeInBytes=5", environ={"AFTERGLOW_CONF_maxSizePerOffloadSegmentMbytes": "1"}
     )
@@ -219,7 +219,7 @@ def test_an_unknown_key_names_the_one_that_was_meant(unknown: str, meant: str) -
 
 
 @pytest.mark.parametrize("unknown", ["zzz", "--", "managedLedgerOffloadExtraConfig"])
-def test_an_unknown_key_is_refused_also_where_none_is_near(unknown: str) -> None:
+def test_an_unknown_key_without_a_similar_one_is_refused(unknown: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{unknown} \(argument\): no such setting; "):
         load_conf(overrides={unknown: "1"})
 
@@ -240,13 +240,13 @@ def test_an_unknown_key_is_refused_also_where_none_is_near(unknown: str) -> None
         ("authenticationProviders=org.example.Athenz", "'org.example.Athenz' is not a comma-separated list of `token`"),
     ],
 )
-def test_a_wrong_value_is_refused_with_key_place_and_what_is_expected(line: str, message: str) -> None:
+def test_an_invalid_value_is_refused_with_key_origin_and_expected_value(line: str, message: str) -> None:
     key = line.partition("=")[0]
     with pytest.raises(ConfigError, match=rf"^{key} \(site\.conf:1\): {message}"):
         parse_conf(line, "site.conf")
 
 
-def test_a_contradiction_between_settings_names_their_places() -> None:
+def test_a_contradiction_between_settings_names_their_origins() -> None:
     lines = "managedLedgerMinLedgerRolloverTimeMinutes=20\nmanagedLedgerMaxLedgerRolloverTimeMinutes=10"
     with pytest.raises(ConfigError, match=r"Minutes \(broker.conf:1\) is greater than .*Minutes \(broker.conf:2\)"):
         parse_conf(lines)

@@ -16,10 +16,10 @@ TEXTS = st.text(st.one_of(CHARACTERS, AWKWARD))
 def escaped(word: str, *, key: bool) -> str:
     """As java.util.Properties.store writes: every character that could be taken for syntax is escaped."""
     written = []
-    for place, character in enumerate(word):
+    for index, character in enumerate(word):
         if character in "\t\n\r\f":
             written.append("\\" + {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}[character])
-        elif character in "\\=:#!" or (character == " " and (key or place == 0)):
+        elif character in "\\=:#!" or (character == " " and (key or index == 0)):
             written.append("\\" + character)
         elif ord(character) < 0x20 or ord(character) > 0x7E:
             units = character.encode("utf-16-be")
@@ -34,7 +34,7 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 
 @given(st.lists(st.tuples(TEXTS.filter(bool), TEXTS)), st.sampled_from(["=", ":", " ", " = ", "\t:\f"]))
-def test_what_java_would_store_reads_back(items: list[tuple[str, str]], separator: str) -> None:
+def test_properties_that_java_stores_are_parsed(items: list[tuple[str, str]], separator: str) -> None:
     lines = [f"{escaped(key, key=True)}{separator}{escaped(value, key=False)}" for key, value in items]
     assert pairs("\n".join(lines)) == items
 

@@ -58,7 +58,7 @@ def ours(text: str) -> list[list[str]] | None:
 
 
 @pytest.mark.pulsar
-def test_random_texts_mean_what_they_mean_to_java(tmp_path: Path) -> None:
+def test_random_texts_are_parsed_as_by_java(tmp_path: Path) -> None:
     java = shutil.which("java")
     if java is None:
         pytest.skip("no java on the path")

@@ -33,7 +33,7 @@ def test_attribute_and_key_are_the_same_words(row: Setting) -> None:
     assert "_".join(words(row.key)) == row.attribute
 
 
-def test_a_row_names_its_key_only_where_it_does_not_follow_from_the_attribute() -> None:
+def test_a_setting_names_its_key_only_if_it_cannot_be_derived() -> None:
     named = {row.key for row in SETTINGS.values() if camel_case(row.attribute) != row.key}
     assert named == {
         "defaultRetentionSizeInMB",
@@ -69,7 +69,7 @@ def test_every_section_is_part_of_the_dataclass() -> None:
     assert {row.section for row in SETTINGS.values()} == set(SECTIONS)
 
 
-def test_no_spelling_stands_for_two_settings() -> None:
+def test_every_spelling_is_unique() -> None:
     every = [name for row in SETTINGS.values() for name in (row.key, *row.aliases)]
     assert len(every) == len(set(every)) == len(spellings())
 
@@ -104,7 +104,7 @@ def test_every_field_of_pulsar_s_offload_policies_is_a_setting_of_topics() -> No
     assert {key for key in policies if not is_pulsar_key(key)} == set()
 
 
-def test_a_driver_s_own_keys_win_over_the_general_ones() -> None:
+def test_specific_keys_of_a_driver_override_the_general_ones() -> None:
     assert driver_keys("aws-s3", "Bucket") == ("s3ManagedLedgerOffloadBucket", "managedLedgerOffloadBucket")
     assert driver_keys("Google-Cloud-Storage", "Region") == (
         "gcsManagedLedgerOffloadRegion",
@@ -149,7 +149,7 @@ def test_a_configuration_shows_what_differs_from_the_defaults_and_no_secret() ->
         ({"authentication_enabled": True}, "^authenticationEnabled .* needs authenticationProviders"),
     ],
 )
-def test_a_configuration_that_contradicts_itself_cannot_be_made(changes: dict[str, object], message: str) -> None:
+def test_contradictory_settings_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig(**changes)  # type: ignore[arg-type]  # wrong values are the point
 

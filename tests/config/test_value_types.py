@@ -130,7 +130,7 @@ def test_text_is_read(value_type: ValueType[object], word: str, value: object) -
         (pairs(), "=1"),
     ],
 )
-def test_text_that_is_no_value_is_refused(value_type: ValueType[object], word: str) -> None:
+def test_invalid_text_is_refused(value_type: ValueType[object], word: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         value_type.parse(word)
 

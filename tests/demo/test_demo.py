@@ -24,7 +24,7 @@ def rows(count: int) -> list[MessageRow]:
     return [(7, number // 3, number % 3, None, {}, None, f"digest {number}") for number in range(count)]
 
 
-def test_messages_differ_and_a_number_gives_the_same_one_again() -> None:
+def test_messages_are_distinct_and_reproducible_by_number() -> None:
     assert make_message(5) == make_message(5)
     assert len({value for *_, value in map(make_message, range(60))}) == 60
 
@@ -47,7 +47,7 @@ def test_columns_of_spark_are_the_messages_that_were_sent() -> None:
         (7, 0, -1, "k", {"a": "b"}, 5, "other"),
     ],
 )
-def test_a_message_that_differs_in_anything_is_noticed(other: MessageRow) -> None:
+def test_any_difference_in_a_message_is_detected(other: MessageRow) -> None:
     assert differences([ROW], [other]) == ["message 0 came back changed"]
 
 
@@ -55,17 +55,17 @@ def test_equal_messages_show_no_difference() -> None:
     assert differences(rows(40), rows(40)) == []
 
 
-def test_a_missing_message_is_noticed() -> None:
+def test_a_missing_message_is_detected() -> None:
     assert differences(rows(40), rows(40)[1:]) == ["40 messages were sent, 39 came back"]
 
 
-def test_messages_in_another_order_are_noticed() -> None:
+def test_messages_in_another_order_are_detected() -> None:
     second, first, *rest = rows(40)
     found = differences(rows(40), [first, second, *rest])
     assert [line.partition(" came")[0] for line in found] == ["message 0", "message 1"]
 
 
-def test_a_full_scan_tells_what_a_seek_must_find() -> None:
+def test_a_full_scan_determines_what_a_seek_must_find() -> None:
     entries = [number // 3 for number in range(12)]  # at 0, 2, 4, 6 s
     columns = {"ledger_id": [7] * 12, "entry_id": entries, "broker_ms": [2_000 * entry for entry in entries]}
     times = entry_times(pa.table(columns))
@@ -105,7 +105,7 @@ def test_lanes_show_ledgers_and_segments_over_the_same_log() -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 50, 200])
 @pytest.mark.parametrize("entries", [0, 100, 1_000])
-def test_lanes_are_as_wide_as_the_screen_whatever_the_log(width: int, entries: int) -> None:
+def test_lanes_are_as_wide_as_the_screen_for_any_log(width: int, entries: int) -> None:
     for topic in (TOPIC, TopicSnapshot((), []), TopicSnapshot((ledger(1, 0),), [])):
         for strokes in topic.lanes(width, entries).values():
             assert sum(columns for _, columns, _ in strokes) == width

@@ -19,7 +19,7 @@ PART = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md").part("Pyt
 @pytest.fixture(scope="module")
 def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a home: five orders of yesterday in the tier, four of now in the hot log."""
-    location = tmp_path_factory.mktemp("place")
+    location = tmp_path_factory.mktemp("dataframes")
     home = location / "home"
     home.mkdir()
     now_ms = time.time_ns() // 1_000_000

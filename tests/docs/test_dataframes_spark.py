@@ -1,4 +1,4 @@
-"""The programs of the part on Spark in docs/dataframes.md run, one behind the other as a reader would try them."""
+"""The programs of the part on Spark in docs/dataframes.md run in order, as a reader would try them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from afterglow.spark.datasource.options import OPTIONS
 PAGE = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md")
 
 
-def test_the_programs_run_and_say_what_they_found(tmp_path: Path) -> None:
+def test_the_programs_run_and_print_their_results(tmp_path: Path) -> None:
     programs = PAGE.part("Spark").programs
     assert len(programs) == 4
     home = tmp_path / "home"
@@ -30,12 +30,12 @@ def test_the_programs_run_and_say_what_they_found(tmp_path: Path) -> None:
         server.offload("orders", old)
         server.clock.set_now_ms(now_ms)
         server.write("orders", [batch([b"1", b"2", b"3"], now_ms)])
-    said = run_python("-c", "\n".join(programs), cwd=tmp_path)
-    assert "|tiered|    5|" in said
-    assert "|   hot|    4|" in said
-    assert "3 messages in the last four hours" in said
-    assert "4 messages in the last hour" in said
-    assert "9 messages in Parquet" in said
+    output = run_python("-c", "\n".join(programs), cwd=tmp_path)
+    assert "|tiered|    5|" in output
+    assert "|   hot|    4|" in output
+    assert "3 messages in the last four hours" in output
+    assert "4 messages in the last hour" in output
+    assert "9 messages in Parquet" in output
 
 
 def test_every_option_is_explained() -> None:

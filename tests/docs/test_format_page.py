@@ -1,4 +1,4 @@
-"""What docs/format.md says of bytes and fields is what the code reads and writes."""
+"""docs/format.md agrees with the bytes and fields that the code reads and writes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ VECTORS = {name: bytes.fromhex(text) for name, text in re.findall(r"^(V\d \w+)  
 @pytest.mark.parametrize("name", ["BlockStatistics", "ObjectLocation", "SegmentRecord", "UploadRecord", "DeleteRecord"])
 def test_a_record_has_the_fields_of_its_table(name: str) -> None:
     table = PAGE.partition(f"| # | {name} |")[2].partition("\n\n")[0]
-    told = {int(number): field for number, field in re.findall(r"^\| (\d+) \| `(\w+)` \|", table, re.MULTILINE)}
-    assert told == {field.number: field.name for field in afterglow_pb2.DESCRIPTOR.message_types_by_name[name].fields}
+    documented = {int(number): field for number, field in re.findall(r"^\| (\d+) \| `(\w+)` \|", table, re.MULTILINE)}
+    assert documented == {
+        field.number: field.name for field in afterglow_pb2.DESCRIPTOR.message_types_by_name[name].fields
+    }
 
 
 @pytest.mark.parametrize("version", Format)

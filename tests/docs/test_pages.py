@@ -1,4 +1,4 @@
-"""What the pages below docs name is there: commands with their options, settings, files that links lead to."""
+"""Commands with their options, settings, links and messages in the pages below docs exist."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def test_every_command_has_the_options_that_it_is_given(page: Path) -> None:
             raise AssertionError(f"{line}: {error}") from error
 
 
-def test_an_option_that_is_not_there_is_found() -> None:
+def test_an_unknown_option_is_detected() -> None:
     with pytest.raises(Exception, match="No such option"):
         parse("afterglow topics offload orders --size-of-it 0")
 
 
-def test_commands_are_looked_for() -> None:
+def test_commands_are_found_in_the_pages() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 15
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_setting_is_one(page: Path) -> None:
+def test_every_setting_exists(page: Path) -> None:
     assert {key for key in _KEY.findall(page.read_text()) if key not in keys() | _FIELDS} == set()
 
 
@@ -94,14 +94,14 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name)
-def test_a_picture_is_well_formed_and_asks_for_nothing(picture: Path) -> None:
+def test_a_picture_is_well_formed_and_loads_nothing(picture: Path) -> None:
     root = ET.fromstring(picture.read_text())
     assert root.get("viewBox")
     assert root.find("{http://www.w3.org/2000/svg}title") is not None
     assert "href" not in picture.read_text()
 
 
-def test_a_configuration_for_the_open_is_taken(tmp_path: Path) -> None:
+def test_the_configuration_for_external_access_is_accepted(tmp_path: Path) -> None:
     shown, _ = re.findall(r"```properties\n(.*?)```", (ROOT / "docs" / "security.md").read_text(), re.DOTALL)
     (tmp_path / "broker.conf").write_text(shown)
     check_exposure(load_conf(tmp_path / "broker.conf", environ={}), insecure=False)
@@ -112,14 +112,14 @@ def test_messages_are_those_of_the_code() -> None:
     rows = [row for row in re.findall(r"^\| `([^|]*…[^|]*)` \|", page, re.MULTILINE) if " " in row]
     assert len(rows) >= 9
     source = "".join(file.read_text() for file in sorted((ROOT / "src" / "afterglow").rglob("*.py")))
-    told = re.sub(r'"\s*\n\s*f?"', "", source)
+    messages = re.sub(r'"\s*\n\s*f?"', "", source)
     for row in rows:
-        pieces = [piece.strip(" :") for piece in re.split(r"…|, attempt|'[^']*'|\b\d[\d:]*\b", row)]
-        for piece in pieces:
-            assert len(piece) < 9 or piece in told or piece == "address already in use", piece
+        fragments = [fragment.strip(" :") for fragment in re.split(r"…|, attempt|'[^']*'|\b\d[\d:]*\b", row)]
+        for fragment in fragments:
+            assert len(fragment) < 9 or fragment in messages or fragment == "address already in use", fragment
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_metric_is_one(page: Path) -> None:
+def test_every_metric_exists(page: Path) -> None:
     emitted = (ROOT / "docs" / "metrics.md").read_text()
     assert [name for name in re.findall(r"`(afterglow_\w+)", page.read_text()) if f"`{name}`" not in emitted] == []

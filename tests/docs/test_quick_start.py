@@ -104,7 +104,7 @@ def test_every_program_compiles() -> None:
         compile(program, "quick-start.md", "exec")
 
 
-def test_every_command_is_one_that_is_there() -> None:
+def test_every_command_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     known = ("git", "cd", "source", "export", "python", "afterglow", "rm")
     for line in PAGE.commands:

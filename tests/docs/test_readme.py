@@ -1,4 +1,4 @@
-"""The README's program runs without Java on the path, its promises have tests, its figures are those of the files."""
+"""The README's program runs without Java on the path, its promises have tests, its figures match the files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_the_program_writes_a_topic_and_reads_it_in_spark(tmp_path: Path) -> Non
     assert len(program.splitlines()) <= 15
     with serving(tmp_path) as served:
         program = program.replace("pulsar://127.0.0.1:6650", served.service_url).replace("./home", str(tmp_path))
-        said = run_python("-c", program)
-    counted = re.findall(r"\|(customer-\d)\|\s*(\w+)\|\s*(\d+)\|", said)
+        output = run_python("-c", program)
+    counted = re.findall(r"\|(customer-\d)\|\s*(\w+)\|\s*(\d+)\|", output)
     assert sorted(counted) == [(f"customer-{number}", "hot", "2000") for number in range(5)]
 
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/spark-cookbook.md run, one behind the other in one session; its versions are those we have."""
+"""The recipes of docs/spark-cookbook.md run in order in one session; its versions are those that are installed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.pulsar
 @pytest.mark.timeout(1500)
-def test_every_recipe_says_what_it_found(said: str) -> None:
+def test_every_recipe_prints_its_result(said: str) -> None:
     for words in (
         "14 orders in the first week",
         "{'orders': 23, 'returns': 3}",
@@ -95,7 +95,7 @@ def test_every_recipe_says_what_it_found(said: str) -> None:
     assert sorted(re.findall(r"\|\s*(hot|tiered)\|\s*(\d+)\|", said)) == [("hot", "13"), ("tiered", "10")]
 
 
-def test_every_recipe_prints_something_that_is_looked_at() -> None:
+def test_the_output_of_every_recipe_is_checked() -> None:
     silent = [text for text in PAGE.programs if "print(" not in text and ".show()" not in text]
     assert len(silent) == 1, "only the session itself says nothing"
     assert "getOrCreate" in silent[0]
