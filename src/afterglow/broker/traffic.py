@@ -78,11 +78,6 @@ class RateMeter:
         """Keep a sample of all counts, which must not change afterwards; to be called once per period."""
         self._older, self._newer = self._newer, (self._monotonic(), counts)
 
-    def rates(self, counts: Mapping[object, int]) -> dict[object, float]:
-        """The rates up to now, from the current counts."""
-        grown, passed_s = self.growth(counts)
-        return {key: more / passed_s if passed_s else 0.0 for key, more in grown.items()}
-
     def growth(self, counts: Mapping[object, int]) -> tuple[dict[object, int], float]:
         """The growth of each count, and the seconds that it took."""
         since_s, before = self._older
@@ -92,7 +87,8 @@ class RateMeter:
         """Return the rates, and sample the counts if a period has passed since the last sample."""
         if self._monotonic() - self._newer[0] >= self._period_s:
             self.sample(counts)
-        return self.rates(counts)
+        grown, passed_s = self.growth(counts)
+        return {key: more / passed_s if passed_s else 0.0 for key, more in grown.items()}
 
 
 def _grown(count: int, before: int) -> int:
