@@ -120,11 +120,10 @@ class Server:
             on_shutdown: Starts a clean end of the process when the admin API asks for it; None: it refuses such calls.
 
         Raises:
-            ConfigError: A setting is not valid.
+            ConfigError: A setting is not valid, or a port cannot be opened.
             MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
             HotLogError: The home is in use, or its disk fails.
             MetadataError: The metadata cannot be read.
-            OSError: The home cannot be created.
         """
         config = with_advertised_address(config)
         for warning in validation.check(config):
