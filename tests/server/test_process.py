@@ -29,7 +29,7 @@ def start_and_stop(home: Path, config: BrokerConfig = CONFIG, tier: str | None =
     ("config", "tier", "message"),
     [
         (CONFIG, "memory://", "--tier memory://"),
-        (CONFIG, "nonsense", "tier 'nonsense' is no address"),
+        (CONFIG, "nonsense", "invalid tier address 'nonsense'"),
         (
             BrokerConfig(bind_address="127.0.0.1", broker_service_port=0, spark_master="local[x]"),
             None,
