@@ -56,13 +56,13 @@ def test_a_command_that_installs_this_package_is_not(text: str) -> None:
     assert not STRANGER.search(text)
 
 
-def test_no_file_tells_users_to_install_the_package_of_others() -> None:
+def test_no_file_recommends_installing_another_project() -> None:
     files = [ROOT / name for name in ("README.md", "DEVELOP.md", "Makefile", "pyproject.toml", "requirements.lock")]
     for folder in ("src", "docs", "examples", "scripts", "bench", "dashboards"):
         files += [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml", ".js", ".html"}]
     assert len(files) > 100
-    told = [f"{file}: {found.group()}" for file in files for found in STRANGER.finditer(file.read_text())]
-    assert told == []
+    mentions = [f"{file}: {found.group()}" for file in files for found in STRANGER.finditer(file.read_text())]
+    assert mentions == []
 
 
 def test_no_message_names_an_extra_that_is_not_there() -> None:
@@ -103,9 +103,9 @@ def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) 
     assert f"dist/{wheel.name}[" in PAGE.text
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
-        (told,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         (points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
-        head = message_from_bytes(opened.read(told))
+        head = message_from_bytes(opened.read(metadata))
         assert "afterglow = afterglow.cli:main" in opened.read(points).decode()
     assert (head["Name"], head["Version"]) == (DISTRIBUTION, afterglow.__version__)
     assert set(head.get_all("Provides-Extra", [])) == set(EXTRAS)

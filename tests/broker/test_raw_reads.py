@@ -103,7 +103,7 @@ def test_a_start_that_is_not_a_position_is_refused(tmp_path: Path) -> None:
             given = {RAW_PROPERTY: "true", START_PROPERTY: "somewhere"}
             with (
                 RawClient(server.service.service_url) as client,
-                pytest.raises(ErrorAnswer, match="'somewhere' is no position"),
+                pytest.raises(ErrorAnswer, match="invalid position 'somewhere'"),
             ):
                 client.subscribe(str(TOPIC), "s", durable=False, properties=given)
 

@@ -1,4 +1,4 @@
-"""Decodes small inputs that ask for more memory than the process may have; run as a program."""
+"""Decoding of small inputs that claim more memory than the process may use; run as a program."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def decode(name: str, entries: list[bytes], rows: int, bad: int) -> None:
     found_rows = found_bad = 0
     for messages in decode_messages(data, scan_frames(data, 0), 1):
         found_rows += messages.batch.num_rows
-        found_bad += len(messages.bad)
+        found_bad += len(messages.unreadable)
         del messages
     sys.stdout.write(f"{name}: {len(data)} bytes in {time.monotonic() - started:.2f} s\n")
     assert (found_rows, found_bad) == (rows, bad), (name, found_rows, found_bad)

@@ -1,10 +1,10 @@
-"""Feeds damaged entries to the decoder until the time is up; run as a program, since a fault may end the process.
+"""Fuzzer that feeds corrupt entries to the decoder for some time; run as a program, since a fault may end the process.
 
     python columns_fuzzer.py SEED SECONDS
 
-Every input ends directly before a page that may not be touched, and so does every buffer that the decoder allocates:
-one byte read or written too far is a segmentation fault, which ends the process with a signal and a stack trace. Where
-the oracle can read an entry too, both must say the same.
+Every input, and every buffer that the decoder allocates, ends directly before a guard page: one byte read or written
+past the end is a segmentation fault, which ends the process with a signal and a stack trace. If the oracle can read an
+entry too, both results must be equal.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ STRICTER = {
 def guarded(size: int) -> memoryview:
     """Writable memory of exactly ``size`` bytes, directly before a page that may not be touched."""
     page = mmap.PAGESIZE
-    room = -(-max(size, 1) // page) * page
-    mapping = mmap.mmap(-1, room + page)
+    mapped = -(-max(size, 1) // page) * page
+    mapping = mmap.mmap(-1, mapped + page)
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-    if _libc.mprotect(ctypes.c_void_p(address + room), ctypes.c_size_t(page), 0):
+    if _libc.mprotect(ctypes.c_void_p(address + mapped), ctypes.c_size_t(page), 0):
         raise OSError(ctypes.get_errno(), "mprotect")
-    return memoryview(mapping)[room - size : room]
+    return memoryview(mapping)[mapped - size : mapped]
 
 
 def guarded_copy(data: bytes) -> memoryview:
@@ -217,7 +217,7 @@ def decode(data: memoryview, first: int, **options: Any) -> tuple[list[dict[str,
         if messages.marks is not None:
             check_marks(messages.marks, data.nbytes)
         rows += batch_rows(messages.batch)
-        bad |= {item.entry_id: item.reason for item in messages.bad}
+        bad |= {item.entry_id: item.reason for item in messages.unreadable}
     return rows, bad
 
 

@@ -63,7 +63,7 @@ def test_the_length_of_the_data_object_is_compared() -> None:
         ),
     ],
 )
-def test_an_index_that_contradicts_itself_is_told_with_the_position(
+def test_contradictions_in_an_index_are_reported_with_the_position(
     index: ObjectIndex, place: tuple[int | None, int | None]
 ) -> None:
     found = list(index_problems(index, 1000, 7))
@@ -82,7 +82,7 @@ def test_a_block_must_be_the_one_that_the_index_names() -> None:
     for first, ledger, reason in ((6, 4, "begins with entry 5"), (5, 3, "belongs to ledger 4")):
         with pytest.raises(CorruptBlock, match=reason):
             open_block(data, first, ledger)
-    with pytest.raises(CorruptBlock, match=f"its block says {len(data)} bytes, there are {len(data) + 1}"):
+    with pytest.raises(CorruptBlock, match=f"its block has {len(data) + 1} bytes, its header says {len(data)}"):
         open_block(data + b"x")
 
 
@@ -106,7 +106,7 @@ def test_sound_blocks_have_no_problems_whatever_their_padding() -> None:
         assert list(block_problems(data, open_block(data), group, number, whole_ledger=True)) == []
 
 
-def test_missing_entries_are_told_from_the_first_on() -> None:
+def test_missing_entries_are_reported_from_the_first_on() -> None:
     blocks = block_of([b"a", b"b"], 0), block_of([b"c"], 4)
     group = group_of(*blocks, last=7, statistics=False)
     found = [
@@ -118,14 +118,14 @@ def test_missing_entries_are_told_from_the_first_on() -> None:
     assert list(block_problems(blocks[1], open_block(blocks[1]), group, 1, whole_ledger=False)) == []
 
 
-def test_entries_that_the_next_block_should_hold_are_told() -> None:
+def test_entries_of_the_next_block_are_reported() -> None:
     data = block_of([b"a", b"b", b"c"], 0)
     group = LedgerGroup(4, b"", (IndexBlock(0, 1, 0), IndexBlock(1, 2, 300)), 9)
     found = details(*block_problems(data, open_block(data), group, 0, whole_ledger=False))
-    assert found == [(4, 1, "entries 1..2 stand behind the block's last")]
+    assert found == [(4, 1, "entries 1..2 follow the block's last entry")]
 
 
-def test_an_empty_block_is_told() -> None:
+def test_an_empty_block_is_reported() -> None:
     data = block_of([], 3)
     group = LedgerGroup(4, b"", (IndexBlock(3, 1, 0),), 9)
     assert details(*block_problems(data, open_block(data), group, 0, whole_ledger=False)) == [
@@ -147,7 +147,7 @@ def test_every_flipped_byte_of_a_block_is_found_where_there_are_statistics() -> 
         assert any("CRC32C" in item.detail for item in found)
 
 
-def test_a_wrong_count_in_the_statistics_is_told() -> None:
+def test_a_wrong_count_in_the_statistics_is_reported() -> None:
     data = block_of([b"a"], 0)
     group = group_of(data, last=0)
     assert group.statistics is not None
@@ -157,10 +157,10 @@ def test_a_wrong_count_in_the_statistics_is_told() -> None:
     ]
 
 
-def test_a_torn_frame_is_told_with_the_entry_it_belongs_to() -> None:
+def test_a_torn_frame_is_reported_with_its_entry() -> None:
     whole = frame_entries([b"a" * 10, b"b" * 10], 6)
     data = bytes(encode_block(BlockHeader(Format.V2, HEADER_BYTES + len(whole) - 1, 6, 4), whole[:-1]))
     group = LedgerGroup(4, b"", (IndexBlock(6, 1, 0),), 7)
     found = details(*block_problems(data, open_block(data), group, 0, whole_ledger=True))
-    assert found == [(4, 7, "the frame of entry 7 reaches beyond the end")]
+    assert found == [(4, 7, "the frame of entry 7 is truncated")]
     assert scan_frames(data, 6, HEADER_BYTES).end_entry_id == 7

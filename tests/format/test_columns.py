@@ -47,7 +47,7 @@ def decode(
         expected = messages.end_entry_id
         messages.batch.validate(full=True)
         rows += batch_rows(messages.batch)
-        bad += messages.bad
+        bad += messages.unreadable
     return rows, bad
 
 
@@ -117,13 +117,13 @@ def test_a_range_in_any_steps_gives_its_messages(ledger: LedgerEntries, low: int
         end=first + high,
         batch_bytes=batch_bytes,
     ):
-        assert messages.bad == ()
+        assert messages.unreadable == ()
         rows += batch_rows(messages.batch)
     assert rows == [row for row in expected_rows(ledger) if first + low <= row["entry_id"] < first + high]
 
 
 @given(strategies.ledgers(max_entries=3), st.data())
-def test_a_damaged_entry_is_told_and_leaves_the_others_alone(ledger: LedgerEntries, data: st.DataObject) -> None:
+def test_a_corrupt_entry_is_reported_and_the_others_are_decoded(ledger: LedgerEntries, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(ledger.entries)))
     entries = [*ledger.entries[:place], b"\x00\x00\x00\xffdamaged", *ledger.entries[place:]]
     rows, bad = decode(entries, ledger.ledger_id, ledger.first_entry_id)
@@ -233,9 +233,9 @@ def test_keys_in_base64_are_bytes(length: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "ab*d", "abcde", "ż"])
-def test_a_key_that_is_no_base64_makes_its_entry_bad_only_if_keys_are_asked_for(text: str) -> None:
+def test_an_invalid_base64_key_makes_its_entry_unreadable_only_if_keys_are_requested(text: str) -> None:
     entry = entry_of(partition_key=text, partition_key_b64_encoded=True)
-    assert reason(entry) == "its key is marked as base64 and is none"
+    assert reason(entry) == "its key is not valid base64"
     assert one(entry, columns=["value"]) == {"value": b""}
 
 
@@ -412,7 +412,7 @@ _EXPANDS = "its payload does not expand to the size it claims"
         (strategies.envelope(HEAD + b"\x22\x02\x0a\x05", b""), "one of its properties lacks a key or a value"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told(entry: bytes, expected: str) -> None:
+def test_the_reason_of_an_unreadable_entry_is_reported(entry: bytes, expected: str) -> None:
     assert reason(entry) == expected
 
 
@@ -429,5 +429,5 @@ def test_the_choice_of_columns_knows_their_names() -> None:
     assert schema.choose(schema.ENTRIES, ["data", "topic"]) == pa.schema(
         [pa.field("data", pa.binary()), pa.field("topic", pa.string())]
     )
-    with pytest.raises(ConfigError, match="unknown column 'x'; there are topic"):
+    with pytest.raises(ConfigError, match="unknown column 'x'; use some of topic"):
         schema.choose(schema.ENTRIES, ["x"])

@@ -1,7 +1,7 @@
-"""Whatever bytes come, the decoder gives rows and bad entries: no crash, no hang, no memory that the input did not pay.
+"""The decoder on hostile input: for any bytes it returns rows and unreadable entries, without crash, hang or bomb.
 
-Bytes that nobody compressed cost at most ``FACTOR`` times their size; compressed ones as much of what they expand to,
-and never more than a step may hold.
+Uncompressed bytes use at most ``FACTOR`` times their size in memory; compressed ones the same multiple of their
+expanded size, and never more than the limit of a batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def decode(entries: list[bytes], **options: Any) -> tuple[list[Row], dict[int, s
     for messages in decode_messages(framed, scan_frames(framed, 0), 3, **options):
         messages.batch.validate(full=True)
         rows += batch_rows(messages.batch)
-        bad |= {item.entry_id: item.reason for item in messages.bad}
+        bad |= {item.entry_id: item.reason for item in messages.unreadable}
     return rows, bad
 
 
@@ -178,7 +178,7 @@ def test_no_byte_is_touched_outside_what_was_given() -> None:
     assert int(done.stdout.split()[0]) > 50
 
 
-def test_one_byte_too_far_would_have_ended_the_process() -> None:
+def test_one_byte_past_the_end_would_have_ended_the_process() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
         "import numpy as np, columns_fuzzer as f\n"

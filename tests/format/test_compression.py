@@ -83,7 +83,7 @@ def test_without_compression_the_data_is_returned_uncopied_whatever_is_claimed()
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_nothing_stands_for_an_empty_payload(codec: Codec) -> None:
+def test_empty_bytes_decompress_to_an_empty_payload(codec: Codec) -> None:
     assert decompress(codec, b"", 0) == b""
 
 
@@ -161,7 +161,7 @@ decompress(Codec.ZSTD, bytes.fromhex("28b52ffd 2000 010000"), 0)  # whatever the
 frame = bytes.fromhex("28b52ffd 0088 010000")  # a window of 2^27 bytes, one empty block
 used = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
-if sys.argv[1] == "piece":
+if sys.argv[1] == "one-shot":
     assert decompress(Codec.ZSTD, frame, 0) == b""
 else:
     assert pa.CompressedInputStream(pa.BufferReader(frame), "zstd").read(1) == b""
@@ -169,7 +169,7 @@ else:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits and tells a process's address space")
-@pytest.mark.parametrize(("how", "fits"), [("piece", True), ("stream", False)])
+@pytest.mark.parametrize(("how", "fits"), [("one-shot", True), ("stream", False)])
 def test_a_zstd_frame_that_asks_for_a_large_window_gets_it_from_a_stream_only(how: str, *, fits: bool) -> None:
     done = subprocess.run([sys.executable, "-c", WINDOW, how], capture_output=True, text=True, check=False)
     assert (done.returncode == 0) is fits, done.stderr

@@ -46,7 +46,7 @@ def test_an_entry_comes_back(payload: bytes, checksum: bool, broker: tuple[int |
         assert (found.broker.index if found.broker.HasField("index") else None) == index
 
 
-def test_a_flipped_byte_behind_the_checksum_is_found_unless_nobody_asks() -> None:
+def test_a_flipped_byte_is_detected_if_the_checksum_is_verified() -> None:
     stored = bytearray(encode_broker_metadata(3, 4) + encode_entry(METADATA, b"hello"))
     stored[-1] ^= 1
     with pytest.raises(CorruptEntry, match="CRC32C"):

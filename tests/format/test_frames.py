@@ -70,19 +70,19 @@ def test_a_stretch_cut_anywhere_keeps_the_entries_before_the_cut(entries: list[b
 @pytest.mark.parametrize(
     ("tail", "damage"),
     [
-        (struct.pack(">iq", 1, 2), "the frame of entry 2 reaches beyond the end"),
-        (struct.pack(">i", 0), "the frame of entry 2 reaches beyond the end"),
-        (struct.pack(">iq", 2**31 - 1, 2), "the frame of entry 2 reaches beyond the end"),
-        (struct.pack(">iq", 0, 3), "entry 2 should follow, but the frame carries another id"),
-        (struct.pack(">iq", 0, -1), "entry 2 should follow, but the frame carries another id"),
-        (struct.pack(">iq", -1, 2), "behind entry 1 stands neither a frame nor padding"),
+        (struct.pack(">iq", 1, 2), "the frame of entry 2 is truncated"),
+        (struct.pack(">i", 0), "the frame of entry 2 is truncated"),
+        (struct.pack(">iq", 2**31 - 1, 2), "the frame of entry 2 is truncated"),
+        (struct.pack(">iq", 0, 3), "the frame of entry 2 has another id"),
+        (struct.pack(">iq", 0, -1), "the frame of entry 2 has another id"),
+        (struct.pack(">iq", -1, 2), "neither a frame nor padding follows entry 1"),
         (b"\xfe\xdc\xde\xad\xfe\xdc\xde", None),
-        (b"\xfe\xdc\xde\xad\xfe\xdc\xad", "behind entry 1 stands neither a frame nor padding"),
+        (b"\xfe\xdc\xde\xad\xfe\xdc\xad", "neither a frame nor padding follows entry 1"),
         (b"\xfe", None),
-        (b"\x00", "behind entry 1 stands neither a frame nor padding"),
+        (b"\x00", "neither a frame nor padding follows entry 1"),
     ],
 )
-def test_what_stands_behind_the_entries_is_judged(tail: bytes, damage: str | None) -> None:
+def test_bytes_after_the_last_entry_are_checked(tail: bytes, damage: str | None) -> None:
     frames = scan_frames(frame_entries([b"a", b"b"]) + tail, 0)
     assert len(frames) == 2
     assert frames.damage == damage
@@ -105,7 +105,7 @@ def test_frames_do_not_start_before_the_data() -> None:
         scan_frames(bytes(40), 0, -1)
 
 
-def test_frames_of_several_blocks_are_parted_without_what_stands_between() -> None:
+def test_frames_of_several_blocks_are_sliced_without_the_gaps() -> None:
     entries = [bytes([i]) * (i + 1) for i in range(6)]
     header = b"header"
     data = frame_entries(entries[:2]) + header + frame_entries(entries[2:3], 2) + header + frame_entries(entries[3:], 3)
@@ -116,7 +116,7 @@ def test_frames_of_several_blocks_are_parted_without_what_stands_between() -> No
     whole = Frames(0, np.array(offsets), None, ((2, len(header)), (3, len(header))))
     for low in range(6):
         for high in range(low + 1, 7):
-            part = whole.part(low, high)
+            part = whole.slice(low, high)
             assert [(at, bytes(entry)) for at, entry in iter_entries(data, part)] == list(enumerate(entries))[low:high]
             assert part.payload_bytes == sum(map(len, entries[low:high]))
             assert part.ends[-1] == part.end

@@ -1,4 +1,4 @@
-"""The pieces that kernels are made of, each against an implementation that shares nothing with it."""
+"""The functions that kernels are built from, each compared with an independent implementation."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ COMPRESSIBLE = st.lists(
 ).map(b"".join)
 
 
-def array_of(data: bytes, room: int = 0) -> Bytes:
-    """The bytes as an array, and behind them ``room`` more."""
-    return np.frombuffer(data + b"\xaa" * room, np.uint8).copy()
+def array_of(data: bytes, slack: int = 0) -> Bytes:
+    """Return the bytes as an array, with ``slack`` more bytes after them."""
+    return np.frombuffer(data + b"\xaa" * slack, np.uint8).copy()
 
 
 # --- checksum ------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def expected_kind(*texts: bytes) -> int:
     try:
         decoded = [text.decode() for text in texts]
     except UnicodeDecodeError:
-        return layout.BROKEN
+        return layout.NOT_UTF8
     return layout.ASCII if all(text.isascii() for text in decoded) else layout.UTF8
 
 
@@ -229,14 +229,14 @@ def test_every_pair_of_bytes_is_judged_as_python_judges_it() -> None:
 def test_the_borders_of_utf8_are_inside(text: str) -> None:
     encoded = text.encode()
     assert text_kind(encoded) == expected_kind(encoded)
-    assert text_kind(encoded[:-1], encoded[-1:]) in {layout.ASCII, layout.BROKEN}
+    assert text_kind(encoded[:-1], encoded[-1:]) in {layout.ASCII, layout.NOT_UTF8}
 
 
 @pytest.mark.parametrize(
     "text", [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf"]
 )
 def test_surrogates_and_overlong_forms_are_no_utf8(text: bytes) -> None:
-    assert text_kind(text) == layout.BROKEN
+    assert text_kind(text) == layout.NOT_UTF8
 
 
 # --- varints -------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_a_second_process_decodes_without_numba(tmp_path: Path) -> None:
         "from afterglow.format.columns import decode_messages\n"
         "data = frame_entries([b'bad'])\n"
         "(messages,) = decode_messages(data, scan_frames(data, 0), 1)\n"
-        "assert len(messages.bad) == 1\n"
+        "assert len(messages.unreadable) == 1\n"
         "assert 'numba' not in sys.modules\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

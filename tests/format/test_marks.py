@@ -111,7 +111,7 @@ def test_a_decoder_gives_the_same_marks_and_other_columns_only_where_there_are_a
     for messages in decode_messages(
         framed, frames, 1, columns=["value"], marked=["value", "entry_id"], batch_bytes=batch_bytes, check=True
     ):
-        assert messages.bad == ()
+        assert messages.unreadable == ()
         assert (messages.marks is None) == (messages.batch.schema.names == ["value"])
         if messages.marks is not None:
             assert len(messages.marks.table)
@@ -129,7 +129,7 @@ def test_a_damaged_entry_has_no_mark() -> None:
     assert [chunk.entry_id for chunk in messages.marks.chunks()] == [1]
 
 
-def test_transactions_that_alternate_are_told_apart() -> None:
+def test_alternating_transactions_are_distinguished() -> None:
     entries = [
         entry_of(txnid_most_bits=most, txnid_least_bits=least)
         for most, least in [(0, 5), (0, 5), (2**64 - 1, 5), (0, 5), (0, 7), (2**64 - 1, 5)]

@@ -81,12 +81,12 @@ def test_random_bytes_behind_the_magic_are_refused(tail: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("4778", "ends after 2 bytes"),
+        ("4778", "truncated after 2 bytes"),
         ("4778 ffffffff", "claims a header of -1 bytes"),
         ("4778 00000005 0801", "claims a header of 5 bytes"),
         ("4778 00000002 0801", "lacks uncompressedSize"),
         ("4778 00000004 08091005", "lacks compressionType"),
-        ("4778 00000004 08011005 ffff", "does not open"),
+        ("4778 00000004 08011005 ffff", "metadata is corrupt"),
         ("4778 00000001 0f", "does not parse"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_managed_ledger_comes_back_with_its_ledgers_in_order(ids: list[int], c
 
 
 def test_a_ledger_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(CorruptMetadata, match="names ledger 7 twice"):
+    with pytest.raises(CorruptMetadata, match="contains ledger 7 twice"):
         parse_managed_ledger(ledgers(7, 3, 7).SerializeToString())
 
 

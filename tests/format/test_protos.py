@@ -32,7 +32,7 @@ def test_the_generated_modules_are_what_the_proto_files_give() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_registers_under_a_name_that_somebody_else_may_use() -> None:
+def test_no_proto_registers_under_a_name_of_another_package() -> None:
     for module in (afterglow_pb2, bookkeeper_pb2, managed_ledger_pb2, pulsar_api_pb2):
         assert module.DESCRIPTOR.name.startswith("afterglow/format/proto/")
         assert module.DESCRIPTOR.package.startswith("afterglow.")
@@ -234,14 +234,14 @@ def test_statistics_of_blocks_are_columns_of_packed_numbers() -> None:
     )  # fmt: skip
 
 
-def test_an_upload_record_tells_a_closed_segment_from_an_open_one() -> None:
+def test_an_upload_record_distinguishes_closed_and_open_segments() -> None:
     record = afterglow_pb2.UploadRecord(version=1, begin=afterglow_pb2.Position(ledger_id=7))
     assert not afterglow_pb2.UploadRecord.FromString(record.SerializeToString()).HasField("end")
     record.end.SetInParent()
     assert afterglow_pb2.UploadRecord.FromString(record.SerializeToString()).HasField("end")
 
 
-def test_a_segment_record_tells_absent_times_from_the_epoch() -> None:
+def test_a_segment_record_distinguishes_missing_times_from_the_epoch() -> None:
     record = afterglow_pb2.SegmentRecord.FromString(
         afterglow_pb2.SegmentRecord(version=1, min_publish_time=0).SerializeToString()
     )

@@ -148,15 +148,15 @@ def test_every_stripe_of_a_block_has_a_checksum(extra: int) -> None:
     entry = np.random.default_rng(0).bytes(STRIPE_BYTES - HEADER_BYTES - 12 + extra)
     block, framed = v1_block([entry])
     found = measure_block(block, framed, scan_frames(framed, 7).offsets, stripes=True)
-    pieces = [bytes(block[at : at + (1 << 20)]) for at in range(0, len(block), 1 << 20)]
-    assert found.stripes == stripe_checksums(block) == tuple(map(crc32c, pieces))
+    stripes = [bytes(block[at : at + (1 << 20)]) for at in range(0, len(block), 1 << 20)]
+    assert found.stripes == stripe_checksums(block) == tuple(map(crc32c, stripes))
 
 
 @given(
     st.lists(st.sampled_from([0, 1, 100, 500_000, STRIPE_BYTES - 12, STRIPE_BYTES, 3 * STRIPE_BYTES]), max_size=6),
     st.sampled_from([0, 1, 2 * STRIPE_BYTES]),
 )
-def test_every_stripe_tells_where_its_first_frame_is(sizes: list[int], padding: int) -> None:
+def test_every_stripe_has_the_offset_of_its_first_frame(sizes: list[int], padding: int) -> None:
     block, framed = v1_block([bytes(size) for size in sizes], padding)
     offsets = scan_frames(framed, 7).offsets
     before, first_frame = locate_stripes(block, offsets)
@@ -168,7 +168,7 @@ def test_every_stripe_tells_where_its_first_frame_is(sizes: list[int], padding: 
     assert len(before) == len(first_frame) == -(-len(block) // STRIPE_BYTES)
 
 
-def test_a_table_that_tells_of_stripes_only_by_half_is_refused() -> None:
+def test_a_table_with_only_one_column_of_stripe_offsets_is_rejected() -> None:
     table = Proto.FromString(
         encode_statistics([BlockStatistics(1, 2, 3, stripes=(4,), stripe_entries_before=(0,), stripe_first_frame=(9,))])
     )

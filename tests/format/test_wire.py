@@ -15,10 +15,10 @@ from afterglow.format.proto.pulsar_api_pb2 import BaseCommand, CommandPing, Comm
 from afterglow.format.wire import EntryBuffer, FrameBuffer, encode_command, encode_head
 
 
-def feed(buffer: FrameBuffer, data: bytes, pieces: list[int]) -> list[tuple[bytes, bytes]]:
+def feed(buffer: FrameBuffer, data: bytes, reads: list[int]) -> list[tuple[bytes, bytes]]:
     frames: list[tuple[bytes, bytes]] = []
     at = 0
-    sizes = iter(pieces)
+    sizes = iter(reads)
     while at < len(data):
         space = buffer.space()
         assert len(space)
@@ -40,9 +40,9 @@ def test_ping_and_pong_have_the_known_bytes() -> None:
     st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=3000)), max_size=20),
     st.lists(st.integers(1, 700), max_size=60),
 )
-def test_frames_come_out_whole_however_the_bytes_arrive(frames: list[tuple[bytes, bytes]], pieces: list[int]) -> None:
+def test_frames_are_whole_for_any_sizes_of_reads(frames: list[tuple[bytes, bytes]], reads: list[int]) -> None:
     data = b"".join(encode_head(command, len(payload)) + payload for command, payload in frames)
-    assert feed(FrameBuffer(4096, initial_bytes=256), data, pieces) == frames
+    assert feed(FrameBuffer(4096, initial_bytes=256), data, reads) == frames
 
 
 def test_a_frame_larger_than_the_buffer_makes_it_grow_and_shrink_again() -> None:
@@ -104,8 +104,8 @@ class Feed:
         self.others: list[tuple[bytes, bytes]] = []
         self.messages = self.stamped = 0
 
-    def put(self, data: bytes, pieces: list[int]) -> None:
-        sizes = iter(pieces)
+    def put(self, data: bytes, reads: list[int]) -> None:
+        sizes = iter(reads)
         while data:
             space = self.buffer.space()
             if not space:
@@ -136,10 +136,10 @@ ENTRIES = st.lists(ENTRY | st.binary(max_size=40), max_size=30)
 @example([bytes(5000)] * 3, 0, [], 4096)
 @example([b""] * 500, 0, [100] * 200, 4096)
 def test_entries_become_frames_however_the_bytes_arrive(
-    entries: list[bytes], first: int, pieces: list[int], capacity: int
+    entries: list[bytes], first: int, reads: list[int], capacity: int
 ) -> None:
     feed = Feed(capacity, first, first + len(entries) - 1)
-    feed.put(b"".join(message(7, first + i, entry) for i, entry in enumerate(entries)), pieces)
+    feed.put(b"".join(message(7, first + i, entry) for i, entry in enumerate(entries)), reads)
     assert bytes(feed.frames + feed.buffer.cut()) == frame_entries(entries, first)
     assert feed.others == []
     assert feed.stamped == sum(entry.startswith(b"\x0e\x02") for entry in entries)
@@ -170,10 +170,10 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("piece", [1, 7, 10_000])
-def test_whatever_is_not_the_next_entry_comes_out_by_itself(other: bytes, piece: int) -> None:
+@pytest.mark.parametrize("read", [1, 7, 10_000])
+def test_whatever_is_not_the_next_entry_comes_out_by_itself(other: bytes, read: int) -> None:
     feed = Feed(1 << 16, 0, 1)
-    feed.put(message(7, 0, b"zero") + other + message(7, 1, b"one"), [piece] * 400)
+    feed.put(message(7, 0, b"zero") + other + message(7, 1, b"one"), [read] * 400)
     ((command, payload),) = feed.others
     assert encode_head(command, len(payload)) + payload == other
     assert bytes(feed.buffer.cut()) == frame_entries([b"zero", b"one"])

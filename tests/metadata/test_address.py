@@ -28,7 +28,7 @@ def test_memory_is_shared_by_name() -> None:
         assert second.get("/node") is not None
 
 
-def test_memory_without_a_name_is_shared_with_nobody() -> None:
+def test_memory_without_a_name_is_private() -> None:
     with closing(open_metadata("memory://")) as first, closing(open_metadata("memory://")) as second:
         first.put("/node", b"", MUST_NOT_EXIST)
         assert second.get("/node") is None

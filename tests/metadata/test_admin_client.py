@@ -1,4 +1,4 @@
-"""The view of a cluster through its admin API: what is asked, and what odd answers become."""
+"""The view of a cluster through its admin API: requests, and unexpected responses."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_lists_of_names_are_given(admin: RecordedAdmin, api: AdminClient) -> Non
 
 
 @pytest.mark.parametrize("answer", [[1], {"a": 1}, "a", 7])
-def test_an_answer_that_is_no_list_of_names_is_told(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
+def test_a_response_other_than_a_list_of_names_is_reported(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
     admin.answers["tenants"] = answer
     with pytest.raises(CorruptMetadata, match=r"response for tenants: .*check that it is a Pulsar admin API"):
         api.tenants()
 
 
 @pytest.mark.parametrize("answer", [[1], "a", 7, {"partitions": "two"}])
-def test_an_answer_that_is_no_object_is_told(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
+def test_a_response_that_is_not_an_object_is_reported(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
     admin.answers["persistent/public/default/t/partitions"] = answer
     with pytest.raises(CorruptMetadata, match="check that it is a Pulsar admin API"):
         api.partitions(TopicName.parse("t"))

@@ -1,4 +1,4 @@
-"""What the admin API of a Pulsar says, turned into records; and what it says that makes no sense."""
+"""Conversion of a Pulsar admin API's responses to records, and invalid responses."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_the_end_of_a_topic_may_be_before_its_first_entry() -> None:
         (info_of(), {"ledgers": [7]}),
     ],
 )
-def test_lists_that_make_no_sense_are_told_with_the_topic(info: dict[str, Any], stats: dict[str, Any]) -> None:
+def test_invalid_ledger_lists_are_reported_with_the_topic(info: dict[str, Any], stats: dict[str, Any]) -> None:
     with pytest.raises(CorruptMetadata, match="topic-x: invalid ledger list in the admin API"):
         ledger_list(info, stats, "topic-x")
 
 
 @pytest.mark.parametrize("stats", [{}, {"lastConfirmedEntry": 3}, {"lastConfirmedEntry": "here"}])
-def test_ends_that_make_no_sense_are_told_with_the_topic(stats: dict[str, Any]) -> None:
+def test_invalid_last_entries_are_reported_with_the_topic(stats: dict[str, Any]) -> None:
     with pytest.raises(CorruptMetadata, match="topic-x: invalid lastConfirmedEntry in the admin API"):
         last_confirmed(stats, "topic-x")
 
@@ -84,6 +84,6 @@ def test_schemas_come_oldest_first_with_their_versions_as_messages_carry_them() 
 @pytest.mark.parametrize(
     "row", [{}, {"version": -1, "type": "JSON", "data": ""}, {"version": 1, "type": "KEY_VALUE", "data": "{"}, None]
 )
-def test_schemas_that_make_no_sense_are_told_with_the_topic(row: Any) -> None:
+def test_invalid_schemas_are_reported_with_the_topic(row: Any) -> None:
     with pytest.raises(CorruptMetadata, match="topic-x: invalid schemas in the admin API"):
         schema_versions({"getSchemaResponses": [row]}, "topic-x")

@@ -144,7 +144,7 @@ def test_any_text_is_a_topic_or_an_invalid_name(text: str) -> None:
         "tenant\n/namespace/topic",
     ],
 )
-def test_what_is_no_topic_is_refused(text: str) -> None:
+def test_an_invalid_topic_is_rejected(text: str) -> None:
     with pytest.raises(InvalidName):
         TopicName.parse(text)
 
@@ -161,7 +161,7 @@ def test_what_is_no_topic_is_refused(text: str) -> None:
         "a//persistent/t",
     ],
 )
-def test_what_is_no_managed_ledger_name_is_refused(name: str) -> None:
+def test_an_invalid_managed_ledger_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidName):
         TopicName.from_managed_ledger_name(name)
 
@@ -236,7 +236,7 @@ def test_a_namespace_comes_back_from_its_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a/", "/a", "a/b/c/d", "a b/c", "a/é", "a/..", "a//b"])
-def test_what_is_no_namespace_is_refused(text: str) -> None:
+def test_an_invalid_namespace_is_rejected(text: str) -> None:
     with pytest.raises(InvalidName):
         NamespaceName.parse(text)
 

@@ -115,13 +115,13 @@ while True:
         store.put("/count", b"on", node.version)
 
 
-def test_a_watch_tells_of_changes_by_another_process(store: SqliteMetadataStore, path: Path) -> None:
-    told: queue.Queue[str] = queue.Queue()
-    store.watch("/node", told.put)
+def test_a_watch_reports_changes_by_another_process(store: SqliteMetadataStore, path: Path) -> None:
+    events: queue.Queue[str] = queue.Queue()
+    store.watch("/node", events.put)
     assert end(run("store.put('/node', b'x', -1)", path)) == 0
-    assert told.get(timeout=TIMEOUT_S) == "/node"
+    assert events.get(timeout=TIMEOUT_S) == "/node"
     assert end(run("store.put('/node/child', b'x', -1)", path)) == 0
-    assert told.get(timeout=TIMEOUT_S) == "/node"
+    assert events.get(timeout=TIMEOUT_S) == "/node"
 
 
 def test_a_reader_sees_each_commit_while_another_process_writes(path: Path) -> None:
@@ -246,14 +246,14 @@ def test_a_path_with_special_characters_is_taken_as_it_is(tmp_path: Path) -> Non
     assert [file.name for file in tmp_path.iterdir()] == [odd.name]
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_rejected_and_kept(path: Path) -> None:
     path.write_bytes(b"something else entirely" * 100)
     with pytest.raises(CorruptMetadata, match=r"metadata\.db"):
         SqliteMetadataStore(path)
     assert path.read_bytes().startswith(b"something else")
 
 
-def test_a_database_of_somebody_else_is_refused_and_kept(path: Path) -> None:
+def test_a_database_of_another_application_is_rejected_and_kept(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE theirs (x)")
     with pytest.raises(CorruptMetadata, match="not a metadata database of Afterglow"):

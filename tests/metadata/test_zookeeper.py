@@ -107,10 +107,10 @@ def test_a_read_that_is_not_answered_is_unavailable(own_zookeeper: ZooKeeperServ
 
 def test_a_change_without_a_connection_is_not_sent(own_zookeeper: ZooKeeperServer) -> None:
     with closing(open_store(own_zookeeper, operation_timeout_s=0.3)) as store:
-        told: queue.Queue[str] = queue.Queue()
-        store._client.add_listener(told.put)
+        events: queue.Queue[str] = queue.Queue()
+        store._client.add_listener(events.put)
         own_zookeeper.kill()
-        assert told.get(timeout=TIMEOUT_S) == "SUSPENDED"
+        assert events.get(timeout=TIMEOUT_S) == "SUSPENDED"
         with pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
             store.put("/node", b"", MUST_NOT_EXIST)
         own_zookeeper.start()
@@ -120,8 +120,8 @@ def test_a_change_without_a_connection_is_not_sent(own_zookeeper: ZooKeeperServe
 def test_values_and_watches_survive_the_death_of_the_server(own_zookeeper: ZooKeeperServer) -> None:
     with closing(open_store(own_zookeeper, operation_timeout_s=2.0)) as store:
         store.put("/node", b"before", MUST_NOT_EXIST)
-        told: queue.Queue[str] = queue.Queue()
-        store.watch("/node", told.put)
+        events: queue.Queue[str] = queue.Queue()
+        store.watch("/node", events.put)
         own_zookeeper.kill()
         own_zookeeper.start()
         assert eventually_get(store, "/node") == b"before"
@@ -129,15 +129,15 @@ def test_values_and_watches_survive_the_death_of_the_server(own_zookeeper: ZooKe
             other.put("/node", b"after", 0)
         seen = b"before"
         while seen != b"after":  # calls that tell of the lost connection may come first
-            told.get(timeout=TIMEOUT_S)
+            events.get(timeout=TIMEOUT_S)
             seen = eventually_get(store, "/node") or b""
 
 
 def test_watches_survive_the_end_of_the_session(own_zookeeper: ZooKeeperServer) -> None:
     with closing(open_store(own_zookeeper, session_timeout_s=1.0)) as store:
-        told: queue.Queue[str] = queue.Queue()
+        events: queue.Queue[str] = queue.Queue()
         states: queue.Queue[str] = queue.Queue()
-        store.watch("/node", told.put)
+        store.watch("/node", events.put)
         store._client.add_listener(states.put)
         # Another connection takes the session over and ends it, as ZooKeeper's own tests do.
         from kazoo.client import KazooClient
@@ -148,13 +148,13 @@ def test_watches_survive_the_end_of_the_session(own_zookeeper: ZooKeeperServer) 
         thief.close()
         while states.get(timeout=TIMEOUT_S) != "LOST":
             pass
-        told.get(timeout=TIMEOUT_S)  # the watch was armed in the new session, and says so
+        events.get(timeout=TIMEOUT_S)  # the watch was armed in the new session, and says so
         with closing(open_store(own_zookeeper)) as other:
             other.put("/node", b"", MUST_NOT_EXIST)
-        told.get(timeout=TIMEOUT_S)
+        events.get(timeout=TIMEOUT_S)
 
 
-def test_an_access_list_that_forbids_is_told_apart_from_failure(zookeeper: ZooKeeperServer, chroot: str) -> None:
+def test_a_denied_access_is_distinguished_from_a_failure(zookeeper: ZooKeeperServer, chroot: str) -> None:
     from kazoo.security import make_digest_acl
 
     secret = {"default_acl": [make_digest_acl("owner", "secret", all=True)]}
@@ -196,12 +196,12 @@ def test_without_kazoo_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch)
         (-127, True),  # throttled
     ],
 )
-def test_only_what_a_server_certainly_refused_counts_as_failed(code: int, *, refused: bool) -> None:
+def test_only_certain_rejections_count_as_failed(code: int, *, refused: bool) -> None:
     from kazoo.exceptions import EXCEPTIONS
 
     assert _is_refusal(EXCEPTIONS[code]()) is refused
 
 
 @pytest.mark.parametrize("error", [RuntimeError("xids do not match"), TimeoutError()])
-def test_what_is_no_answer_of_a_server_is_no_refusal(error: Exception) -> None:
+def test_an_error_without_a_response_is_not_a_rejection(error: Exception) -> None:
     assert not _is_refusal(error)

@@ -184,7 +184,7 @@ def test_many_items_and_much_text_grow_their_columns() -> None:
 
 
 def test_rows_that_take_too_much_memory_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afterglow.format.typed.columns.MOST_BYTES", 20_000)
+    monkeypatch.setattr("afterglow.format.typed.columns.MAX_BYTES", 20_000)
     definition = {"type": "record", "name": "R", "fields": [
         {"name": "f", "type": {"type": "array", "items": {"type": "record", "name": "I", "fields": [
             {"name": f"x{n}", "type": "long"} for n in range(50)]}}}]}  # fmt: skip

@@ -87,7 +87,7 @@ def test_the_end_of_a_topic_is_not_a_bound() -> None:
         ({"topic": ","}, "neither was given"),
         ({"topicsPattern": "t"}, "both were given"),
         ({"topic": "", "topicsPattern": "("}, "topicsPattern='(' is not a valid regular expression"),
-        ({"start": "7"}, "'7' is no position"),
+        ({"start": "7"}, "invalid position '7'"),
         ({"since": "yesterday"}, "'yesterday' is not a valid time"),
         ({"readPriority": "cheapest"}, "the option readPriority='cheapest' is not"),
         ({"include": "rows"}, "the option include='rows' is not valid; give messages or entries"),

@@ -1,4 +1,4 @@
-"""Every store, and every wrapper over one, keeps the one contract."""
+"""The contract of object stores, for every store and every wrapper."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_good_bucket_of_a_real_server_passes(versitygw_store: ObjectStore) -> 
     _check_good(versitygw_store)
 
 
-def test_a_missing_bucket_is_told_once_with_its_cure(moto: S3Server, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_reported_once_with_its_cure(moto: S3Server, tmp_path: Path) -> None:
     missing = [open_store("s3://no-such-bucket", retry_deadline_s=0, **moto.options()), LocalStore(tmp_path / "none")]
     for store in missing:
         first, *rest = check_store(store)
@@ -56,7 +56,7 @@ def test_a_missing_bucket_is_told_once_with_its_cure(moto: S3Server, tmp_path: P
         assert all(check.outcome is StepStatus.SKIPPED and "failure of put" in check.detail for check in rest)
 
 
-def test_an_endpoint_where_nobody_listens_is_told_once_with_its_cure() -> None:
+def test_an_endpoint_without_a_server_is_reported_once_with_its_cure() -> None:
     options = {"endpoint": "http://127.0.0.1:1", "access_key": "a", "secret_key": "b", "region": "us-east-1"}
     first, *rest = check_store(open_store("s3://bucket", retry_deadline_s=0, **options))
     assert (first.outcome, {check.outcome for check in rest}) == (StepStatus.FAILED, {StepStatus.SKIPPED})

@@ -1,4 +1,4 @@
-"""When a tier counts as unavailable, and when it does not."""
+"""Detection of outages of tiers, and of their end."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_any_answer_ends_an_outage_once(caplog: pytest.LogCaptureFixture) -> Non
     assert watch.health.all() == {TIER: None}
 
 
-def test_a_probe_finds_that_a_tier_answers_again_though_nobody_asks_it() -> None:
+def test_a_probe_detects_recovery_without_requests() -> None:
     watch = Watch()
     watch.break_down()
     watch.ask()
@@ -129,7 +129,7 @@ def test_a_probe_finds_that_a_tier_answers_again_though_nobody_asks_it() -> None
     assert watch.tick() == (TIER,)
 
 
-def test_a_request_that_fails_in_passing_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transient_failure_is_not_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
     with caplog.at_level(logging.INFO):
         for _ in range(10):
@@ -160,18 +160,18 @@ def test_without_probes_a_second_of_failures_alone_is_an_outage() -> None:
 def test_every_try_counts_and_not_their_end(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(probes=False)
     watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=8))
-    told: list[bool] = []
+    outages: list[bool] = []
 
     def sleep(seconds: float) -> None:
         watch.clock.advance(seconds)
-        told.append(watch.is_out())
+        outages.append(watch.is_out())
 
     policy = RetryPolicy(deadline_s=60.0, first_delay_s=1.0)
     retrying = RetryingStore(watch.store, policy, clock=watch.clock.monotonic, sleep=sleep, rng=random.Random(3))
     with caplog.at_level(logging.INFO):
         retrying.put("k", b"")
-    assert told[0] is False
-    assert told[-1] is True
+    assert outages[0] is False
+    assert outages[-1] is True
     assert not watch.is_out()
     assert len(caplog.messages) == 2
 
@@ -280,7 +280,7 @@ def test_results_of_tasks_count_as_requests_do() -> None:
     assert not watch.is_out()
 
 
-def test_the_outage_of_a_tier_that_nobody_uses_any_more_is_forgotten() -> None:
+def test_the_outage_of_an_idle_tier_is_dropped() -> None:
     watch = Watch()
     watch.break_down()
     watch.ask()
@@ -299,7 +299,7 @@ def test_the_outage_of_a_tier_that_nobody_uses_any_more_is_forgotten() -> None:
     assert watch.outage().since_ms == START_MS + 1000 * (1 + 298 + 1 + 10)
 
 
-def test_tiers_are_told_apart() -> None:
+def test_tiers_are_tracked_separately() -> None:
     watch = Watch()
     other = watch.health.monitored("file:///tier", MemoryStore())
     watch.break_down()

@@ -301,7 +301,7 @@ def test_a_store_that_failed_inside_leaves_a_write_unknown_and_a_read_to_be_trie
     assert type(error_for(response, "get", writes=False)) is StoreUnavailable
 
 
-def test_throttling_is_told_by_either_client(proxy: _Proxy, store: S3Store) -> None:
+def test_throttling_is_reported_by_either_client(proxy: _Proxy, store: S3Store) -> None:
     with _trick(proxy, "503", "GET", "PUT", "HEAD", "POST"):
         for call in (
             lambda: store.get("a"),
@@ -356,14 +356,14 @@ def test_retries_settle_what_lost_answers_left_open(proxy: _Proxy, store: S3Stor
     assert {("PUT", f"/{store.url[5:]}/a"), ("POST", f"/{store.url[5:]}/b")} <= lost
 
 
-def test_a_missing_bucket_is_told_by_reads_and_writes(moto: S3Server) -> None:
+def test_a_missing_bucket_is_reported_by_reads_and_writes(moto: S3Server) -> None:
     store = S3Store("no-such-bucket", S3Options(moto.endpoint, moto.region, "a", "b"))
     for call in (lambda: store.put("a", b""), lambda: store.get("a"), lambda: list(store.list())):
         with pytest.raises(BucketMissing, match=r"s3://no-such-bucket.*address"):
             call()
 
 
-def test_an_endpoint_that_nobody_serves_is_unavailable() -> None:
+def test_an_endpoint_without_a_server_is_unavailable() -> None:
     store = S3Store("bucket", S3Options("http://127.0.0.1:1", "us-east-1", "a", "b"))
     for call in (lambda: store.put("a", b""), lambda: store.get("a")):
         with pytest.raises(StoreUnavailable, match="check endpoint") as raised:
@@ -371,7 +371,7 @@ def test_an_endpoint_that_nobody_serves_is_unavailable() -> None:
         assert not isinstance(raised.value, StoreTimeout)  # nothing was sent
 
 
-def test_no_credentials_at_all_are_told_with_the_names_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported_with_the_names_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -18,7 +18,7 @@ def test_a_server_ends_with_its_block_children_included() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_a_server_that_ends_at_once_is_told_with_its_words() -> None:
+def test_a_server_that_exits_at_once_is_reported_with_its_output() -> None:
     with (
         pytest.raises(ServerUnavailable, match="cannot find my disk"),
         running(lambda _: [sys.executable, "-c", "import sys; sys.exit('cannot find my disk')"]),

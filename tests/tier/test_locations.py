@@ -1,4 +1,4 @@
-"""Places of objects: from addresses, policies and metadata, and back."""
+"""Tier locations: from addresses, policies and metadata, and back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_drivers_own_keys_win_over_the_general_ones() -> None:
     ],
     ids=repr,
 )
-def test_a_policy_that_names_no_place_is_refused(policy: BrokerConfig, error: type[Exception]) -> None:
+def test_a_policy_without_a_location_is_rejected(policy: BrokerConfig, error: type[Exception]) -> None:
     with pytest.raises(error):
         location_of_policy(policy, TierLocation("filesystem", "/tier"))
 
@@ -101,7 +101,7 @@ def test_a_malformed_address_is_refused(url: str) -> None:
         location_of_url(url)
 
 
-def test_mapfiles_and_external_drivers_in_metadata_are_told_apart_from_damage() -> None:
+def test_mapfiles_and_external_drivers_in_metadata_are_not_corruption() -> None:
     mapfile = OffloadDriverMetadata(name="filesystem")
     mapfile.properties.add(key="storageBasePath", value="/x")
     with pytest.raises(NotSupported, match="MapFile"):

@@ -89,5 +89,5 @@ OWN = TierLocation("filesystem", "/home/tier")
         ),
     ],
 )
-def test_one_line_tells_tier_method_and_retention(settings: dict[str, object], target: TierLocation, said: str) -> None:
+def test_a_line_reports_tier_method_retention(settings: dict[str, object], target: TierLocation, said: str) -> None:
     assert summarize(BrokerConfig(**settings), target) == said  # type: ignore[arg-type]  # settings by name

@@ -1,6 +1,6 @@
 """Encoding and decoding of all stored and transmitted bytes: pure functions and frozen records, without I/O.
 
-Entry points, by what the bytes are:
+Entry points, by kind of bytes:
 
 * an offloaded object: ``objects`` (keys, user metadata), ``blocks`` (headers, block planning), ``index`` (the index
   object), ``statistics`` (times and checksums of blocks), ``checks`` (contradictions and damage);

@@ -1,4 +1,4 @@
-"""Data blocks: a header of 128 bytes, then entry frames, then padding where the block must have a fixed size.
+"""Data blocks: a header of 128 bytes, entry frames, and padding if the block has a fixed size.
 
 | offset | size | field          |                                                              |
 |--------|------|----------------|--------------------------------------------------------------|
@@ -10,8 +10,8 @@
 
 The rest of the header is zero. All integers are big-endian.
 
-A hot ledger's file holds exactly the frames that blocks hold, so a block is a header and a range of that file:
-:func:`plan_v1` and :func:`plan_v2` compute the borders of all blocks from the offsets of frames, before any byte is
+The file of a hot ledger contains the same frames as blocks do, so a block is a header and a range of that file:
+:func:`plan_v1` and :func:`plan_v2` compute the boundaries of all blocks from the offsets of frames, before any byte is
 read.
 """
 
@@ -54,7 +54,7 @@ _FORMATS = {magic: version for version, magic in _MAGICS.items()}
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """What stands in front of a block's entries."""
+    """The header of a block."""
 
     format: Format
     block_bytes: int
@@ -63,23 +63,23 @@ class BlockHeader:
     ledger_id: int | None = None
     """The block's ledger; None in V1, where only the object's key names it."""
     header_bytes: int = HEADER_BYTES
-    """Where the frames begin, from the start of the block."""
+    """Offset of the frames from the start of the block."""
 
     def encode(self) -> bytes:
-        """The header's bytes."""
+        """Encode the header."""
         fixed = _HEADER.pack(_MAGICS[self.format], self.header_bytes, self.block_bytes, self.first_entry_id)
         if self.format is Format.V2:
             if self.ledger_id is None:
-                raise ValueError("a V2 block header names its ledger")
+                raise ValueError("a V2 block header needs a ledger id")
             fixed += _LEDGER.pack(self.ledger_id)
         return fixed.ljust(self.header_bytes, b"\0")
 
 
 def decode_header(data: Buffer, offset: int = 0) -> BlockHeader:
-    """Read the block header at ``offset``.
+    """Decode the block header at ``offset``.
 
     Raises:
-        CorruptBlock: The bytes are too few, the magic is unknown, or the lengths contradict each other.
+        CorruptBlock: The header is truncated, the magic is unknown, or the lengths contradict each other.
     """
     view = memoryview(data).cast("B")
     if not 0 <= offset <= view.nbytes - HEADER_BYTES:
@@ -87,22 +87,22 @@ def decode_header(data: Buffer, offset: int = 0) -> BlockHeader:
     magic, header_bytes, block_bytes, first_entry_id = _HEADER.unpack_from(view, offset)
     version = _FORMATS.get(magic)
     if version is None:
-        raise CorruptBlock(f"offset {offset}: no block begins with {magic:08x}")
+        raise CorruptBlock(f"offset {offset}: {magic:08x} is not the magic of a block")
     least = _HEADER.size + (_LEDGER.size if version is Format.V2 else 0)
     if not least <= header_bytes <= block_bytes or first_entry_id < 0:
         raise CorruptBlock(
-            f"offset {offset}: a block of {block_bytes} bytes with a header of {header_bytes} "
-            f"and first entry {first_entry_id} cannot be"
+            f"offset {offset}: invalid block header: {block_bytes} bytes, of them {header_bytes} of header, "
+            f"first entry {first_entry_id}"
         )
     ledger_id = _LEDGER.unpack_from(view, offset + _HEADER.size)[0] if version is Format.V2 else None
     return BlockHeader(version, block_bytes, first_entry_id, ledger_id, header_bytes)
 
 
 def enclose_frames(out: bytearray | memoryview, offset: int, header: BlockHeader, frame_bytes: int) -> int:
-    """Write what stands around a block's frames, which are in their place already, or will be: header and padding.
+    """Write header and padding of a block around its frames, which the caller writes.
 
     Returns:
-        The offset behind the block.
+        The end offset of the block.
 
     Raises:
         CorruptBlock: The frames do not fit the block's length.
@@ -123,7 +123,7 @@ def enclose_frames(out: bytearray | memoryview, offset: int, header: BlockHeader
 
 
 def block_checksum(block: Buffer) -> int:
-    """CRC32C of a whole block, from its header to its padding."""
+    """Return the CRC32C of a whole block, including header and padding."""
     return crc32c(block)
 
 
@@ -131,22 +131,22 @@ V1_BLOCK_BYTES = 64 << 20
 """Pulsar's default."""
 
 V2_BLOCK_BYTES = 1 << 20
-"""Small enough for a fine index, narrow Spark splits, and a checksum over a piece one is willing to fetch."""
+"""Small enough for a fine index, small Spark splits, and a checksum over a range that is cheap to fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """One block: which entries, which bytes of the ledger's frames, how long."""
+    """One planned block: its entries, its range of the ledger's frames, and its offset."""
 
     header: BlockHeader
     end_entry_id: int
-    """Id behind the block's last entry."""
+    """Id after the block's last entry."""
     start: int
     """Offset of the first frame among the ledger's frames."""
     end: int
-    """Offset behind the last frame."""
+    """End offset of the last frame."""
     offset: int
-    """Where the block begins in its object."""
+    """Offset of the block in its object."""
 
     @property
     def entries(self) -> int:
@@ -155,20 +155,20 @@ class BlockPlan:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the entries without their frames."""
+        """Bytes of the entries, without frame headers."""
         return self.end - self.start - FRAME_BYTES * self.entries
 
 
 def plan_v1(offsets: NDArray[np.int64], max_block_bytes: int = V1_BLOCK_BYTES) -> tuple[BlockPlan, ...]:
-    """Blocks of a whole ledger, as Pulsar cuts them: all of ``max_block_bytes`` exactly, padded, but for the last.
+    """Plan the blocks of a whole ledger as Pulsar does: each padded to exactly ``max_block_bytes``, except the last.
 
     Args:
-        offsets: Offset of each frame from entry 0 on, and behind the last.
-        max_block_bytes: Size of every block but the last, which is as long as it needs to be.
+        offsets: Offset of each frame from entry 0, and the end of the last.
+        max_block_bytes: Size of every block except the last, which is as short as possible.
 
     Raises:
-        EntryTooLarge: An entry does not fit an empty block. Found before anything is written; Pulsar would drop it and
-            all entries behind it, and report success.
+        EntryTooLarge: An entry does not fit in an empty block. Raised before anything is written; Pulsar would drop it
+            and all later entries, and report success.
     """
     plans: list[BlockPlan] = []
     count = offsets.size - 1
@@ -180,7 +180,7 @@ def plan_v1(offsets: NDArray[np.int64], max_block_bytes: int = V1_BLOCK_BYTES) -
         if end <= first:
             size = int(offsets[first + 1]) - start - FRAME_BYTES
             raise EntryTooLarge(
-                f"entry {first} has {size} bytes and does not fit a block of {max_block_bytes}; raise "
+                f"entry {first} has {size} bytes and does not fit in a block of {max_block_bytes}; raise "
                 f"managedLedgerOffloadMaxBlockSizeInBytes to at least {size + FRAME_BYTES + HEADER_BYTES}"
             )
         header = BlockHeader(Format.V1, min(left, max_block_bytes), first)
@@ -197,16 +197,16 @@ def plan_v2(
     block_bytes: int = V2_BLOCK_BYTES,
     offset: int = 0,
 ) -> tuple[BlockPlan, ...]:
-    """Blocks of a range of one ledger in a segment: at most ``block_bytes`` each, without padding.
+    """Plan the blocks of a range of one ledger in a segment: at most ``block_bytes`` each, without padding.
 
-    An entry that does not fit gets a block of its own size.
+    An entry that does not fit gets a block of its own.
 
     Args:
-        offsets: Offset of each frame of the range, and behind the last.
+        offsets: Offset of each frame of the range, and the end of the last.
         ledger_id: The ledger.
         first_entry_id: Id of the range's first entry.
-        block_bytes: Size that no block passes unless a single entry does.
-        offset: Where the first block begins in the object.
+        block_bytes: Maximum size of blocks with more than one entry.
+        offset: Offset of the first block in the object.
     """
     plans: list[BlockPlan] = []
     count = offsets.size - 1
@@ -222,5 +222,5 @@ def plan_v2(
 
 
 def _fitting(offsets: NDArray[np.int64], first: int, block_bytes: int) -> int:
-    """Index behind the last entry that fits a block which begins with entry ``first``."""
+    """Return the index after the last entry that fits in a block that begins with entry ``first``."""
     return int(np.searchsorted(offsets, offsets[first] + (block_bytes - HEADER_BYTES), side="right")) - 1

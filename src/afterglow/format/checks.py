@@ -21,33 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something wrong in an object."""
+    """A contradiction or corruption in an object."""
 
     ledger_id: int | None
     entry_id: int | None
-    """First entry that is affected; None where it concerns the whole object."""
+    """First affected entry; None if the damage concerns the whole object."""
     detail: str
 
     def __str__(self) -> str:
-        place = (
-            "object"
-            if self.entry_id is None
-            else f"entry {'?' if self.ledger_id is None else self.ledger_id}:{self.entry_id}"
-        )
-        return f"{place}: {self.detail}"
+        if self.entry_id is None:
+            return f"object: {self.detail}"
+        return f"entry {'?' if self.ledger_id is None else self.ledger_id}:{self.entry_id}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBlock:
-    """A block with its frames found."""
+    """A block with the offsets of its frames."""
 
     header: BlockHeader
     frames: Frames
-    """Offsets count from the block's first byte."""
+    """Offsets relative to the block's first byte."""
 
 
 def index_problems(index: ObjectIndex, data_bytes: int | None = None, ledger_id: int | None = None) -> Iterator[Damage]:
-    """Contradictions inside an index, and with the data object's length where given.
+    """Yield contradictions within an index, and with the data object's length if given.
 
     Args:
         index: The index.
@@ -57,48 +54,48 @@ def index_problems(index: ObjectIndex, data_bytes: int | None = None, ledger_id:
     if data_bytes is not None and data_bytes != index.data_bytes:
         yield Damage(None, None, f"the index says {index.data_bytes} bytes, the data object has {data_bytes}")
     if not index.groups or not all(group.blocks for group in index.groups):
-        yield Damage(None, None, "the index has no block for a ledger")
+        yield Damage(None, None, "the index has no blocks for a ledger")
         return
     seen: set[int | None] = set()
     for group in index.groups:
         if group.ledger_id in seen:
-            yield Damage(group.ledger_id, group.blocks[0].first_entry_id, "the index has another group for its ledger")
+            yield Damage(group.ledger_id, group.blocks[0].first_entry_id, "the index has two groups for its ledger")
         seen.add(group.ledger_id)
     before = 0
     for group, number, offset, end in index.extents():
         ledger = ledger_id if group.ledger_id is None else group.ledger_id
         block = group.blocks[number]
         if number and block.first_entry_id <= group.blocks[number - 1].first_entry_id:
-            yield Damage(ledger, block.first_entry_id, "its block does not follow the one before")
+            yield Damage(ledger, block.first_entry_id, "its block does not follow the previous one")
         if offset < before or offset >= index.data_bytes or end - offset < index.header_bytes:
             yield Damage(
                 ledger,
                 block.first_entry_id,
-                f"its block begins at {offset}, which leaves no room for it in an object of {index.data_bytes} bytes",
+                f"its block begins at {offset} and does not fit in an object of {index.data_bytes} bytes",
             )
         before = offset
     first = next(index.extents())
     if first[2] != 0:
         yield Damage(None, None, f"the first block begins at {first[2]}, not at 0")
     if index.format is Format.V1 and index.groups[0].blocks[0].first_entry_id != 0:
-        yield Damage(ledger_id, index.groups[0].blocks[0].first_entry_id, "the ledger's first block lacks entry 0")
+        yield Damage(ledger_id, index.groups[0].blocks[0].first_entry_id, "entry 0 is missing in the first block")
 
 
 def open_block(data: Buffer, first_entry_id: int | None = None, ledger_id: int | None = None) -> ParsedBlock:
-    """Read a block's header and find its frames.
+    """Decode a block's header and find its frames.
 
     Args:
-        data: The block's bytes and nothing else.
-        first_entry_id: The entry that the index says it begins with.
-        ledger_id: The ledger that the index says it belongs to.
+        data: Exactly the block's bytes.
+        first_entry_id: The block's first entry in the index.
+        ledger_id: The block's ledger in the index.
 
     Raises:
-        CorruptBlock: The header is damaged, or contradicts the index or the length.
+        CorruptBlock: The header is corrupt, or contradicts the index or the length.
     """
     view = memoryview(data).cast("B")
     header = decode_header(view)
     if header.block_bytes != view.nbytes:
-        raise CorruptBlock(f"its block says {header.block_bytes} bytes, there are {view.nbytes}")
+        raise CorruptBlock(f"its block has {view.nbytes} bytes, its header says {header.block_bytes}")
     if first_entry_id is not None and header.first_entry_id != first_entry_id:
         raise CorruptBlock(f"its block begins with entry {header.first_entry_id}")
     if ledger_id is not None and header.ledger_id not in {None, ledger_id}:
@@ -109,14 +106,14 @@ def open_block(data: Buffer, first_entry_id: int | None = None, ledger_id: int |
 def block_problems(
     data: Buffer, block: ParsedBlock, group: LedgerGroup, number: int, *, whole_ledger: bool
 ) -> Iterator[Damage]:
-    """What is wrong with a block, given the group of the index that names it.
+    """Yield the damage of a block, compared with its group of the index.
 
     Args:
         data: The block's bytes.
-        block: The same, opened.
+        block: The parsed block.
         group: The group of the index.
         number: The block's number in the group.
-        whole_ledger: Whether the object must hold the ledger up to its last entry, as V1 does.
+        whole_ledger: Whether the object must contain the ledger up to its last entry, as in V1.
     """
     frames = block.frames
     ledger = group.ledger_id if group.ledger_id is not None else block.header.ledger_id
@@ -129,7 +126,7 @@ def block_problems(
     if expected is not None and frames.end_entry_id < expected and not frames.damage:
         yield Damage(ledger, frames.end_entry_id, f"entries {frames.end_entry_id}..{expected - 1} are missing")
     if expected is not None and frames.end_entry_id > expected:
-        yield Damage(ledger, expected, f"entries {expected}..{frames.end_entry_id - 1} stand behind the block's last")
+        yield Damage(ledger, expected, f"entries {expected}..{frames.end_entry_id - 1} follow the block's last entry")
     if last and not len(frames) and not frames.damage and expected is None:
         yield Damage(ledger, frames.end_entry_id, "its block is empty")
     if group.statistics is not None:

@@ -1,10 +1,10 @@
-"""A block's bytes as Arrow columns of messages, one row per message, without a Python object per message.
+"""Decoding of a block's bytes to Arrow columns, one row per message, without a Python object per message.
 
-Only the columns asked for are decoded. An entry is bad if what was asked for cannot be read from it; it is reported
-with its id and leaves the others alone. Markers of transactions give no row. A chunk of a message, and an encrypted
-entry, is one row with its payload as stored: readers of the whole topic assemble messages by their marks.
+Only the requested columns are decoded. An entry whose requested columns cannot be read is reported with its id; the
+others are decoded. Markers of transactions have no row. A chunk, and an encrypted entry, is one row with its payload as
+stored: readers of the whole topic assemble messages from their marks.
 
-The columns are those of the outside contract except ``topic`` and ``tier``, which bytes do not know.
+The columns are those of the public message schema except ``topic`` and ``tier``, which blocks do not contain.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ BATCH_BYTES = 4 << 20
 _BLOCK_SCHEMA = schema.choose(schema.MESSAGES, BLOCK_COLUMNS)
 
 _BATCH_BYTES_MAX = 1 << 30
-"""With what expands from them, the texts of this many stored bytes still fit Arrow's 32-bit offsets."""
+"""The texts of this many stored bytes, expanded, still fit Arrow's 32-bit offsets."""
 
 _EXPANDED_MAX = MAX_UNCOMPRESSED_BYTES
-"""Expanded bytes, and bytes of repeated names, per record batch: with ``MOST_MESSAGES`` bounds the memory of a step."""
+"""Expanded bytes, and bytes of repeated names, per record batch: with ``MAX_MESSAGES`` bounds the memory of a batch."""
 
 _KEPT_BYTES = 64 << 20
-"""Of scratch that a thread keeps: what 8 MiB of batches expand to as a rule."""
+"""Scratch memory that a thread keeps: the usual expansion of 8 MiB of batches."""
 
 REASONS = {
     layout.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
-    layout.BAD_BROKER_METADATA: "its broker metadata does not parse",
+    layout.CORRUPT_BROKER_METADATA: "its broker metadata does not parse",
     layout.TORN_CHECKSUM: "it ends inside its checksum",
     layout.WRONG_CHECKSUM: "its CRC32C does not match its bytes",
     layout.TORN_METADATA: "its message metadata reaches beyond the entry",
-    layout.BAD_METADATA: "its message metadata does not parse",
+    layout.CORRUPT_METADATA: "its message metadata does not parse",
     layout.MISSING_FIELD: "its message metadata lacks producer name, sequence id or publish time",
-    layout.BAD_BATCH_SIZE: "it claims more messages than its bytes, or one record batch, can hold",
+    layout.INVALID_BATCH_SIZE: "it claims more messages than its bytes, or one record batch, can hold",
     layout.UNKNOWN_CODEC: "it is compressed by an unknown codec",
-    layout.BAD_COMPRESSION: "its payload does not expand to the size it claims",
+    layout.CORRUPT_COMPRESSION: "its payload does not expand to the size it claims",
     layout.TORN_BATCH: "a message of its batch reaches beyond the payload",
-    layout.BAD_MESSAGE_METADATA: "the metadata of a message in its batch does not parse",
-    layout.BAD_KEY: "its key is marked as base64 and is none",
-    layout.BAD_PROPERTY: "one of its properties lacks a key or a value",
+    layout.CORRUPT_MESSAGE_METADATA: "the metadata of a message in its batch does not parse",
+    layout.INVALID_KEY: "its key is not valid base64",
+    layout.INVALID_PROPERTY: "one of its properties lacks a key or a value",
 }
 
 _LONGS = {
@@ -96,11 +96,11 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry that gave no rows."""
+    """An entry that could not be decoded."""
 
     entry_id: int
     reason: str
-    """What is wrong with it, as the end of a sentence that begins with the entry."""
+    """Completes a message that begins with the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,15 @@ class Messages:
     """The messages of consecutive entries."""
 
     batch: pa.RecordBatch
-    bad: tuple[UnreadableEntry, ...]
+    unreadable: tuple[UnreadableEntry, ...]
     """Entries of this range that could not be read, in order."""
 
     first_entry_id: int
     end_entry_id: int
-    """Id behind the last entry of the range."""
+    """Id after the last entry of the range."""
 
     marks: Marks | None = None
-    """Of the entries that gave rows and markers, where they were asked for and there are any."""
+    """Marks of the readable entries, if requested and present."""
 
 
 def decode_messages(
@@ -135,53 +135,53 @@ def decode_messages(
     """Decode the messages of the entries in ``frames``.
 
     Args:
-        data: The bytes that ``frames`` was found in.
-        frames: Where the entries stand.
-        ledger_id: The ledger they belong to.
-        columns: Names out of ``BLOCK_COLUMNS``, in the order wanted; all of them for None.
+        data: The bytes that ``frames`` refers to.
+        frames: Frames of the entries.
+        ledger_id: The ledger of the entries.
+        columns: Names from ``BLOCK_COLUMNS``, in the requested order; all of them for None.
         start: First entry id, inclusive; the first of ``frames`` for None.
-        end: Entry id to stop before; behind the last of ``frames`` for None.
-        check: Verify each entry's own CRC32C where it has one.
-        strict: Let a bad entry raise instead of reporting it.
-        batch_bytes: Stored bytes per record batch, at most 1 GiB; one entry at least.
-        marked: Columns instead of ``columns`` for batches that have chunks or transactions, whose marks are then
-            given too. None: marks are not wanted. Batches without any pay nothing for them.
+        end: End entry id, exclusive; the end of ``frames`` for None.
+        check: Verify each entry's own CRC32C if it has one.
+        strict: Raise for an unreadable entry instead of reporting it.
+        batch_bytes: Stored bytes per record batch, at most 1 GiB; at least one entry.
+        marked: Columns instead of ``columns`` for batches with chunks or transactions, which then have marks. None: no
+            marks. Batches without chunks and transactions cost the same either way.
 
     Raises:
-        ConfigError: A column is unknown or named twice.
-        ValueError: The frames reach beyond the data.
-        CorruptEntry: An entry is bad, with ``strict``; raised when its turn comes.
+        ConfigError: A column is unknown or duplicate.
+        ValueError: The frames exceed the data.
+        CorruptEntry: With ``strict``, an entry is unreadable; raised when it is reached.
     """
     chosen = schema.choose(_BLOCK_SCHEMA, columns)
     array = as_bytes_array(data)
     if int(frames.offsets[0]) < 0 or frames.end > array.size:
-        raise ValueError(f"frames up to offset {frames.end} were not found in these {array.size} bytes")
+        raise ValueError(f"frames up to offset {frames.end} exceed the data of {array.size} bytes")
     low = max((start if start is not None else frames.first_entry_id) - frames.first_entry_id, 0)
     high = min((end if end is not None else frames.end_entry_id) - frames.first_entry_id, len(frames))
     marked_chosen = None if marked is None else schema.choose(_BLOCK_SCHEMA, marked)
-    step = _Step(array, frames, ledger_id, chosen, marked_chosen, check=check)
-    return _decode(step, low, high, min(batch_bytes, _BATCH_BYTES_MAX), strict=strict)
+    decoder = _BatchDecoder(array, frames, ledger_id, chosen, marked_chosen, check=check)
+    return _decode(decoder, low, high, min(batch_bytes, _BATCH_BYTES_MAX), strict=strict)
 
 
-def _decode(step: _Step, low: int, high: int, batch_bytes: int, *, strict: bool) -> Iterator[Messages]:
-    offsets = step.frames.offsets
+def _decode(decoder: _BatchDecoder, low: int, high: int, batch_bytes: int, *, strict: bool) -> Iterator[Messages]:
+    offsets = decoder.frames.offsets
     try:
         while low < high:
-            # At least one entry, then as many as batch_bytes holds.
+            # As many entries as fit in batch_bytes, but at least one.
             stop = int(np.searchsorted(offsets, offsets[low] + batch_bytes, side="right")) - 1
             stop = min(max(stop, low + 1), high)
-            for messages in step.run(low, stop):
-                if strict and messages.bad:
-                    bad = messages.bad[0]
-                    raise CorruptEntry(f"entry {step.ledger_id}:{bad.entry_id}: {bad.reason}")
+            for messages in decoder.run(low, stop):
+                if strict and messages.unreadable:
+                    bad = messages.unreadable[0]
+                    raise CorruptEntry(f"entry {decoder.ledger_id}:{bad.entry_id}: {bad.reason}")
                 yield messages
             low = stop
     finally:
-        step.end()
+        decoder.end()
 
 
 class _Scratch:
-    """Memory to work in, kept from batch to batch: fresh pages would cost more than parsing into them."""
+    """Scratch memory, reused from batch to batch: new pages would cost more than parsing into them."""
 
     def __init__(self) -> None:
         self.rows = np.empty((0, layout.COLUMNS), np.int64)
@@ -189,11 +189,11 @@ class _Scratch:
 
 
 _idle = threading.local()
-"""The scratch that a thread has used last and needs no more."""
+"""Unused scratch memory of each thread."""
 
 
-class _Step:
-    """Decodes one range of entries into one record batch, or into two halves where one would be too large."""
+class _BatchDecoder:
+    """Decodes a range of entries to one record batch, or to two halves if one would be too large."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Step:
         self._scratch: _Scratch = _idle.__dict__.pop("scratch", None) or _Scratch()
 
     def end(self) -> None:
-        """Leave the scratch to the next who decodes in this thread, unless it is larger than is worth keeping."""
+        """Keep the scratch memory for the next decoder in this thread, unless it is too large."""
         scratch = self._scratch
         if scratch.rows.nbytes + scratch.arena.nbytes <= _KEPT_BYTES:
             _idle.scratch = scratch
@@ -230,7 +230,7 @@ class _Step:
         chosen = self.chosen if marked is None else marked
         want_value = "value" in chosen.names
         expanded, repeated, others = calls.plan_payloads(self.data, rows, _EXPANDED_MAX, want_value=want_value)
-        much = max(expanded, repeated) > _EXPANDED_MAX or calls.count_messages(rows) > layout.MOST_MESSAGES
+        much = max(expanded, repeated) > _EXPANDED_MAX or calls.count_messages(rows) > layout.MAX_MESSAGES
         if much and high - low > 1:
             yield from self._halves(low, high)
             return
@@ -240,14 +240,14 @@ class _Step:
         if expanded > layout.SLACK:
             calls.expand_lz4(self.data, rows, arena)
         if others:
-            # After LZ4, which may write some bytes too many.
+            # After LZ4, which may overwrite some bytes after each payload.
             self._unpack(rows, arena)
         batch = self._fill(chosen, rows, arena, calls.count_messages(rows), first)
         if batch is None:
             if high - low > 1:
                 yield from self._halves(low, high)
                 return
-            rows[0, layout.STATUS] = layout.BAD_BATCH_SIZE
+            rows[0, layout.STATUS] = layout.INVALID_BATCH_SIZE
             batch = self._fill(chosen, rows, arena, 0, first)
         marks = None if marked is None else marks_of(self.data, rows, first)
         yield Messages(batch, _bad_entries(rows, first), first, first + high - low, marks)
@@ -258,7 +258,7 @@ class _Step:
         yield from self.run(middle, high)
 
     def _unpack(self, rows: NDArray[np.int64], arena: NDArray[np.uint8]) -> None:
-        """Expand the payloads whose codec only a library knows; one call per entry, most of them batches."""
+        """Expand the payloads of the codecs other than LZ4; one library call per entry, most of them batches."""
         view = self.data.data
         planned = (
             (rows[:, layout.STATUS] == layout.GOOD)
@@ -267,24 +267,24 @@ class _Step:
         )
         for i in np.flatnonzero(planned):
             row = rows[i]
-            at, to, size = int(row[layout.PAYLOAD_AT]), int(row[layout.EXPANDED_AT]), int(row[layout.UNPACKED])
+            at, to, size = int(row[layout.PAYLOAD_AT]), int(row[layout.EXPANDED_AT]), int(row[layout.UNCOMPRESSED])
             try:
                 payload = decompress(int(row[layout.CODEC]), view[at : at + int(row[layout.PAYLOAD_LEN])], size)
             except CorruptEntry:
-                row[layout.STATUS] = layout.BAD_COMPRESSION
+                row[layout.STATUS] = layout.CORRUPT_COMPRESSION
             else:
                 arena[to : to + size] = as_bytes_array(payload)
 
     def _fill(
         self, chosen: pa.Schema, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int
     ) -> Any:
-        """The record batch, or None where a column would grow too long."""
+        """Return the record batch, or None if a column would be too long."""
         outputs = _Outputs(chosen, capacity)
         n = calls.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
         if n == layout.TOO_LONG:
             return None
         columns = [self._column(field, outputs, arena, n) for field in chosen]
-        if not columns:  # a batch without columns still has rows; only a struct can carry their number
+        if not columns:  # only a struct array can have a number of rows without columns
             return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
         return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
@@ -338,7 +338,7 @@ class _Step:
 
 
 class _Outputs:
-    """The buffers that ``fill_rows`` writes, only those asked for, and the table of their addresses."""
+    """The buffers of the requested columns that ``fill_rows`` writes, and the table of their addresses."""
 
     def __init__(self, chosen: pa.Schema, capacity: int) -> None:
         self.buffers: dict[int, pa.Buffer] = {}
@@ -375,8 +375,8 @@ class _Outputs:
 def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Buffer, text: pa.Buffer) -> pa.Array:
     if pa.types.is_string(kind):
         ends = np.frombuffer(offsets, np.int32)[: n + 1]
-        if calls.text_kind(np.frombuffer(text, np.uint8), ends) == layout.BROKEN:
-            # Clients may put any bytes where protobuf says string; Java's reader shows the replacement character there.
+        if calls.text_kind(np.frombuffer(text, np.uint8), ends) == layout.NOT_UTF8:
+            # Clients may send any bytes in a protobuf string; Java's reader shows replacement characters.
             raw = pa.Array.from_buffers(pa.binary(), n, [validity, offsets, text])
             distinct = raw.dictionary_encode()  # the messages of a batch share the name of their producer
             texts = pa.array([value.decode("utf-8", "replace") for value in distinct.dictionary.to_pylist()], kind)
@@ -390,13 +390,13 @@ def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[UnreadableEntr
 
 
 def entry_column(data: Buffer, frames: Frames, low: int, high: int) -> pa.Array:
-    """The bytes of some entries, without their frames.
+    """Return the bytes of some entries, without frame headers.
 
     Args:
-        data: The bytes that ``frames`` was found in.
-        frames: Where the entries stand.
-        low: Place of the first entry in ``frames``, inclusive.
-        high: Place behind the last; all of them together must be below 2 GiB.
+        data: The bytes that ``frames`` refers to.
+        frames: Frames of the entries.
+        low: Number of the first frame, inclusive.
+        high: Number of the last frame, exclusive; the entries together must be below 2 GiB.
     """
     places = frames.offsets[low:high] + FRAME_BYTES
     ends = np.zeros(high - low + 1, np.int32)

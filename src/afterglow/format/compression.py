@@ -1,11 +1,11 @@
-"""The codecs of message payloads and metadata values.
+"""Codecs of message payloads and metadata values.
 
-Promises: what :func:`decompress` returns has exactly the claimed size, or :class:`~afterglow.errors.CorruptEntry` is
-raised, whatever the input. A claim is checked against what the input can honestly expand to before anything of that
-size is allocated. Neither function keeps state; both may be called from any thread.
+For any input, :func:`decompress` returns exactly the claimed size or raises :class:`~afterglow.errors.CorruptEntry`. It
+compares the claim with the largest possible expansion of the input before it allocates memory. Both functions are
+stateless and thread-safe.
 
-Not promised: that damage is found. LZ4 and Snappy carry no checksum; a flipped literal of theirs decompresses to other
-bytes of the right length. The checksum of the entry or block covers that.
+Not guaranteed: detection of corruption. LZ4 and Snappy have no checksum; a flipped literal decompresses to other bytes
+of the same length. The checksum of the entry or block detects that.
 
 | codec  | form                                                                                                 |
 |--------|------------------------------------------------------------------------------------------------------|
@@ -32,8 +32,8 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 MAX_UNCOMPRESSED_BYTES: Final = 256 * 1024 * 1024
 """Largest size that :func:`decompress` accepts by default.
 
-A broker takes messages up to 5 MiB by default, and a chunked message decompresses as a whole: 256 MiB leaves room for
-both to be raised fiftyfold, and stays payable for a process that meets a hostile claim.
+A broker accepts messages up to 5 MiB by default, and a chunked message decompresses as a whole: 256 MiB is fifty times
+as much, and still affordable for a process that receives a hostile claim.
 """
 
 
@@ -53,14 +53,14 @@ MAX_EXPANSION: Final = {
     Codec.ZSTD: 32768,  # a run of one byte: 128 KiB from four bytes
     Codec.SNAPPY: 22,  # a copy of 64 bytes takes at least three
 }
-"""The most bytes that one compressed byte can stand for."""
+"""Largest number of bytes that one compressed byte can expand to."""
 
 _ARROW_NAMES: Final = {Codec.LZ4: "lz4_raw", Codec.ZSTD: "zstd", Codec.SNAPPY: "snappy"}
 _ZSTD_LEVEL: Final = 3  # the level of Pulsar's own clients
 
 
 def compress(codec: Codec, data: BytesLike) -> bytes:
-    """Compress ``data`` into a form that every Pulsar client reads."""
+    """Compress ``data`` in a form that every Pulsar client reads."""
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.ZLIB:
@@ -76,22 +76,22 @@ def decompress(
 
     Args:
         codec: A number of :class:`Codec`.
-        data: The compressed bytes, all of them and nothing behind them.
+        data: Exactly the compressed bytes.
         uncompressed_bytes: The size that the metadata claims. Ignored for ``NONE``, where clients leave it at 0 or, in
-            a chunk, put the size of the whole message.
-        max_bytes: Refuse larger claims.
+            a chunk, set it to the size of the whole message.
+        max_bytes: Largest claim accepted.
 
     Returns:
         Exactly ``uncompressed_bytes`` bytes; for ``NONE`` it is ``data`` itself, not a copy.
 
     Raises:
-        CorruptEntry: The codec is unknown, the claim is impossible or too large, or the data is damaged or has another
+        CorruptEntry: The codec is unknown, the claim is impossible or too large, or the data is corrupt or has another
             size than claimed.
     """
     try:
         codec = Codec(codec)
     except ValueError:
-        raise CorruptEntry(f"compression type {codec} is unknown; known are {', '.join(Codec.__members__)}") from None
+        raise CorruptEntry(f"unknown compression type {codec}; known are {', '.join(Codec.__members__)}") from None
     if codec is Codec.NONE:
         return data
     _check_claim(codec, data, uncompressed_bytes, max_bytes)
@@ -125,7 +125,7 @@ def _check_claim(codec: Codec, data: BytesLike, uncompressed_bytes: int, max_byt
 
 def _inflate(data: BytesLike, uncompressed_bytes: int) -> bytes:
     stream = zlib.decompressobj()
-    # One byte of room beyond the claim: what is longer shows, and a stream that fits is read to its very end.
+    # One byte beyond the claim: a longer stream is detected, and a stream of the claimed size is read to its end.
     inflated = stream.decompress(data, uncompressed_bytes + 1)
     if len(inflated) != uncompressed_bytes:
         held = f"only {len(inflated)}" if len(inflated) < uncompressed_bytes else "more"
@@ -136,33 +136,33 @@ def _inflate(data: BytesLike, uncompressed_bytes: int) -> bytes:
 
 
 def _check_snappy_length(data: BytesLike, uncompressed_bytes: int) -> None:
-    """Compare the length in front of a Snappy block, which the decoder obeys, with the claim."""
+    """Compare the length at the start of a Snappy block, which the decoder uses, with the claim."""
     length = 0
     for place, byte in enumerate(bytes(data[:5])):
         length |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             break
     if length != uncompressed_bytes:
-        raise CorruptEntry(f"SNAPPY payload says that it holds {length} bytes; {uncompressed_bytes} are claimed")
+        raise CorruptEntry(f"SNAPPY payload has the length {length}; {uncompressed_bytes} bytes are claimed")
 
 
-def _check_lz4_is_longer_than(data: BytesLike, room_bytes: int) -> None:
-    """Fail unless an LZ4 block needs more room than given.
+def _check_lz4_is_longer_than(data: BytesLike, size_bytes: int) -> None:
+    """Check that an LZ4 block does not fit in a buffer of that size.
 
-    A block does not contain its length, and the decoder does not report how much it wrote: given too much room it
-    succeeds and leaves the rest as it was. It fails exactly where there is too little room, so that a block has the
-    claimed size iff it fits into the claim and not into one byte less. The price is a second pass.
+    A block does not contain its length, and the decoder does not report how much it wrote: with a larger buffer it
+    succeeds and leaves the rest unchanged. It fails exactly if the buffer is too small, so a block has the claimed size
+    iff it fits in the claim and not in one byte less. The cost is a second pass.
     """
     try:
-        _arrow_decompress(Codec.LZ4, data, room_bytes)
+        _arrow_decompress(Codec.LZ4, data, size_bytes)
     except OSError:
         return
-    raise CorruptEntry(f"LZ4 payload of {len(data)} bytes holds fewer than the claimed {room_bytes + 1} bytes")
+    raise CorruptEntry(f"LZ4 payload of {len(data)} bytes has fewer than the claimed {size_bytes + 1} bytes")
 
 
 def _arrow_decompress(codec: Codec, data: BytesLike, uncompressed_bytes: int) -> bytes:
-    # In one piece, never as a stream: zstd's streaming decoder would allocate the window that the frame asks for, up to
-    # 128 MiB from a few bytes; the one-piece decoder writes into the result only, and checks its size.
+    # In one call, never as a stream: zstd's streaming decoder would allocate the window size in the frame, up to
+    # 128 MiB for a few bytes; the one-shot decoder writes only to the result, and checks its size.
     decompressed: bytes = _arrow_codec(codec).decompress(data, uncompressed_bytes, asbytes=True)
     return decompressed
 

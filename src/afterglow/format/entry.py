@@ -1,7 +1,7 @@
-"""Encoding and decoding of one entry in Python values, for the broker and for tools, not for bulk.
+"""Encoding and decoding of single entries, for the broker and for tools; ``columns`` decodes in bulk.
 
 ``[0x0e02 size:u32 BrokerEntryMetadata]? [0x0e01 crc32c:u32]? size:u32 MessageMetadata payload``. The checksum covers
-all that stands behind it and nothing in front, so that the broker can put its metadata there without touching it.
+only the bytes after it, so that the broker can prepend its metadata without changing it.
 """
 
 from __future__ import annotations
@@ -32,72 +32,72 @@ _TAGGED = struct.Struct(">2sI")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry taken apart; nothing is decompressed or decrypted."""
+    """A decoded entry; its payload is neither decompressed nor decrypted."""
 
     broker: BrokerEntryMetadata | None
     checksum: int | None
-    """CRC32C as stored, None where the client sent none."""
+    """CRC32C as stored, None if the client sent none."""
     metadata: MessageMetadata
     payload: memoryview
     """As stored."""
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer, *, checksum: bool = True) -> bytes:
-    """An entry as a client sends it."""
+    """Encode an entry as a client sends it."""
     head = metadata.SerializeToString()
     body = _U32.pack(len(head)) + head + bytes(payload)
     return _TAGGED.pack(CHECKSUM_MAGIC, crc32c(body)) + body if checksum else body
 
 
 def encode_broker_metadata(broker_time_ms: int | None, index: int | None) -> bytes:
-    """What the broker puts in front of an entry."""
+    """Encode the broker entry metadata that precedes an entry."""
     metadata = BrokerEntryMetadata(broker_timestamp=broker_time_ms, index=index).SerializeToString()
     return _TAGGED.pack(BROKER_MAGIC, len(metadata)) + metadata
 
 
 def split_broker_metadata(entry: Buffer) -> tuple[BrokerEntryMetadata | None, memoryview]:
-    """The broker's metadata, and the entry as the client sent it.
+    """Return the broker's metadata, and the entry as the client sent it.
 
     Raises:
-        CorruptEntry: The metadata is torn or does not parse.
+        CorruptEntry: The metadata is truncated or does not parse.
     """
     view = memoryview(entry).cast("B")
     if view[:2] != BROKER_MAGIC:
         return None, view
     if view.nbytes < _TAGGED.size:
-        raise CorruptEntry(f"an entry of {view.nbytes} bytes ends inside its broker metadata")
+        raise CorruptEntry(f"broker metadata is truncated in an entry of {view.nbytes} bytes")
     _, size = _TAGGED.unpack_from(view)
     end = _TAGGED.size + size
     if end > view.nbytes:
-        raise CorruptEntry(f"broker metadata of {size} bytes reaches beyond an entry of {view.nbytes}")
+        raise CorruptEntry(f"broker metadata of {size} bytes exceeds an entry of {view.nbytes}")
     return _parse(BrokerEntryMetadata(), view[_TAGGED.size : end], "broker metadata"), view[end:]
 
 
 def decode_entry(entry: Buffer, *, check: bool = True) -> Entry:
-    """Take an entry apart.
+    """Decode an entry.
 
     Args:
         entry: The entry as stored.
-        check: Verify the checksum where there is one.
+        check: Verify the checksum if the entry has one.
 
     Raises:
-        CorruptEntry: Something is torn, does not parse, or does not match the checksum.
+        CorruptEntry: The entry is truncated, does not parse, or does not match its checksum.
     """
     broker, view = split_broker_metadata(entry)
     checksum = None
     if view[:2] == CHECKSUM_MAGIC:
         if view.nbytes < _TAGGED.size:
-            raise CorruptEntry("an entry ends inside its checksum")
+            raise CorruptEntry("the checksum of an entry is truncated")
         _, checksum = _TAGGED.unpack_from(view)
         view = view[_TAGGED.size :]
         if check and crc32c(view) != checksum:
-            raise CorruptEntry(f"an entry's bytes have CRC32C {crc32c(view):08x}, it says {checksum:08x}")
+            raise CorruptEntry(f"an entry has CRC32C {crc32c(view):08x}, its checksum is {checksum:08x}")
     metadata, payload = _split_sized(view, MessageMetadata(), "message metadata")
     return Entry(broker, checksum, metadata, payload)
 
 
 def encode_batch(messages: Iterable[tuple[SingleMessageMetadata, Buffer]]) -> bytes:
-    """A batch's payload before compression; sets each metadata's payload size."""
+    """Encode a batch's payload before compression; sets the payload size in each metadata."""
     out = bytearray()
     for metadata, payload in messages:
         view = memoryview(payload).cast("B")
@@ -110,16 +110,16 @@ def encode_batch(messages: Iterable[tuple[SingleMessageMetadata, Buffer]]) -> by
 
 
 def iter_batch(payload: Buffer, count: int) -> Iterator[tuple[SingleMessageMetadata, memoryview]]:
-    """The messages of a batch's payload after decompression.
+    """Yield the messages of a batch's payload after decompression.
 
     Raises:
-        CorruptEntry: A message is torn or its metadata does not parse.
+        CorruptEntry: A message is truncated or its metadata does not parse.
     """
     view = memoryview(payload).cast("B")
     for _ in range(count):
         metadata, view = _split_sized(view, SingleMessageMetadata(), "a batched message's metadata")
         if not 0 <= metadata.payload_size <= view.nbytes:
-            raise CorruptEntry(f"a batched message of {metadata.payload_size} bytes reaches beyond its batch")
+            raise CorruptEntry(f"a batched message of {metadata.payload_size} bytes exceeds its batch")
         yield metadata, view[: metadata.payload_size]
         view = view[metadata.payload_size :]
 
@@ -130,7 +130,7 @@ def _split_sized(view: memoryview, message: M, what: str) -> tuple[M, memoryview
     (size,) = _U32.unpack_from(view)
     end = _U32.size + size
     if end > view.nbytes:
-        raise CorruptEntry(f"{what} of {size} bytes reaches beyond the {view.nbytes} that are left")
+        raise CorruptEntry(f"{what} of {size} bytes exceeds the remaining {view.nbytes}")
     return _parse(message, view[_U32.size : end], what), view[end:]
 
 
@@ -139,6 +139,6 @@ def _parse(message: M, view: memoryview, what: str) -> M:
         message.ParseFromString(bytes(view))
     except DecodeError as error:
         raise CorruptEntry(f"{what} of {view.nbytes} bytes does not parse: {error}") from error
-    if not message.IsInitialized():  # the parser itself lets required fields be absent
+    if not message.IsInitialized():  # the parser accepts missing required fields
         raise CorruptEntry(f"{what} of {view.nbytes} bytes lacks a required field")
     return message

@@ -1,7 +1,7 @@
-"""Entry frames, the one framing that hot ledgers and offloaded blocks share.
+"""Entry frames: the common framing of hot ledgers and offloaded blocks.
 
-``length:int32 · id:int64 · length bytes``, big-endian, entry after entry with ids that go up by one. A sequence of
-frames may end in padding (``FE DC DE AD`` repeated), which reads as a negative length.
+A frame is ``length:int32 · id:int64 · length bytes``, big-endian; ids are consecutive. A sequence of frames may end in
+padding (``FE DC DE AD`` repeated), which reads as a negative length.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FRAME = struct.Struct(">iq")
 FRAME_BYTES = FRAME.size
 
 PADDING = b"\xfe\xdc\xde\xad"
-"""Fills a block behind its last entry, from its first byte in this phase."""
+"""Repeated after the last entry of a block, starting with its first byte."""
 
 _DAMAGE = {
-    layout.TORN_FRAME: "the frame of entry {id} reaches beyond the end",
-    layout.WRONG_ID: "entry {id} should follow, but the frame carries another id",
-    layout.BAD_PADDING: "behind entry {last} stands neither a frame nor padding",
+    layout.TORN_FRAME: "the frame of entry {id} is truncated",
+    layout.WRONG_ID: "the frame of entry {id} has another id",
+    layout.INVALID_PADDING: "neither a frame nor padding follows entry {last}",
 }
 
 
@@ -44,36 +44,36 @@ class Frames:
     """Id of the first entry."""
 
     offsets: NDArray[np.int64]
-    """Offset of each frame in the buffer, and behind the last: one more than there are entries."""
+    """Offset of each frame in the buffer, and the end of the last: one more than the number of entries."""
 
     damage: str | None
-    """What ends the frames before the end of the buffer, or None. Entries before it are whole."""
+    """Damage that ends the frames before the end of the buffer, or None. Entries before it are complete."""
 
     gaps: tuple[tuple[int, int], ...] = ()
-    """Where blocks meet: the number of a frame, from 0, and how many other bytes stand right before it."""
+    """Block boundaries: the number of a frame, from 0, and the number of other bytes directly before it."""
 
     def __len__(self) -> int:
         return self.offsets.size - 1
 
     @property
     def end_entry_id(self) -> int:
-        """Id behind the last entry."""
+        """Id after the last entry."""
         return self.first_entry_id + len(self)
 
     @property
     def end(self) -> int:
-        """Offset behind the last frame."""
+        """End offset of the last frame."""
         return int(self.offsets[-1])
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all entries without their frames."""
+        """Bytes of all entries, without frame headers."""
         gaps = sum(gap for _, gap in self.gaps)
         return self.end - int(self.offsets[0]) - gaps - FRAME_BYTES * len(self)
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Offset behind each entry."""
+        """End offset of each entry."""
         if not self.gaps:
             return self.offsets[1:]
         ends = self.offsets[1:].copy()
@@ -81,8 +81,8 @@ class Frames:
             ends[number - 1] -= gap
         return ends
 
-    def part(self, low: int, high: int) -> Frames:
-        """The frames from number ``low`` on, before number ``high``."""
+    def slice(self, low: int, high: int) -> Frames:
+        """Return the frames number ``low`` to ``high``, exclusive."""
         gaps = tuple((number - low, gap) for number, gap in self.gaps if low < number < high)
         offsets = self.offsets[low : high + 1]
         cut = next((gap for number, gap in self.gaps if number == high), 0)
@@ -98,10 +98,10 @@ def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
 
 
 def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | None = None) -> Frames:
-    """Find the frames in ``data[start:end]``; damage ends the search and is reported in the result.
+    """Find the frames in ``data[start:end]``; damage ends the scan and is reported in the result.
 
     Raises:
-        ValueError: ``start`` lies outside the data. Offsets from the end are not understood.
+        ValueError: ``start`` lies outside the data; negative offsets are not supported.
     """
     array = as_bytes_array(data)
     if not 0 <= start <= array.size:
@@ -116,7 +116,7 @@ def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | No
 
 
 def frame_entries(entries: Iterable[Buffer], first_entry_id: int = 0) -> bytes:
-    """Frame entries one after the other, ids from ``first_entry_id`` on."""
+    """Encode entries as consecutive frames with ids from ``first_entry_id``."""
     out = bytearray()
     for entry_id, entry in enumerate(entries, first_entry_id):
         view = memoryview(entry)
@@ -126,17 +126,17 @@ def frame_entries(entries: Iterable[Buffer], first_entry_id: int = 0) -> bytes:
 
 
 def iter_entries(data: Buffer, frames: Frames) -> Iterator[tuple[int, memoryview]]:
-    """Each entry's id and bytes, without a copy. One Python object per entry: not for bulk."""
+    """Yield each entry's id and bytes, without a copy. One Python object per entry: not for bulk."""
     view = memoryview(data).cast("B")
     for i, (start, end) in enumerate(zip(frames.offsets.tolist(), frames.ends.tolist(), strict=False)):
         yield frames.first_entry_id + i, view[start + FRAME_BYTES : end]
 
 
 def check_whole(frames: Frames, what: str) -> None:
-    """Insist that the frames reached the end of the buffer.
+    """Check that the frames reach the end of the buffer.
 
     Raises:
-        CorruptBlock: They did not; the message names ``what`` and the position.
+        CorruptBlock: They do not; the message names ``what`` and the entry.
     """
     if frames.damage:
         raise CorruptBlock(f"{what}: {frames.damage}")

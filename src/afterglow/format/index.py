@@ -1,7 +1,7 @@
-"""Index objects: where each block of a data object begins, which entry it begins with, and the ledgers' metadata.
+"""Index objects: offset and first entry of each block of a data object, and the metadata of its ledgers.
 
-V1 (``DE47DE47``) describes one ledger; V2 (``3D1FB0BC``) any number of them, a group each. They are told apart by their
-magic. All integers are big-endian.
+V1 (``DE47DE47``) describes one ledger; V2 (``3D1FB0BC``) any number of them, with a group each. The magic distinguishes
+them. All integers are big-endian.
 
 | V1                                  | V2                                                      |
 |-------------------------------------|---------------------------------------------------------|
@@ -12,7 +12,7 @@ magic. All integers are big-endian.
 | ``LedgerMetadataFormat``            | ``ManagedLedgerInfo.LedgerInfo``                        |
 | count times first_entry_id:8 · part_id:4 · offset:8 | the same                                    |
 
-Statistics of the blocks are kept inside the metadata, in a property that stock readers ignore.
+Statistics of the blocks are stored in the metadata, in a property that stock readers ignore.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _ENTRY = struct.Struct(">qiq")
 
 @dataclass(frozen=True, slots=True)
 class IndexBlock:
-    """Where one block begins."""
+    """One block in an index."""
 
     first_entry_id: int
     part_id: int
     """Ordinal of the block in the object, from 1."""
     offset: int
-    """Of the block's header in the data object."""
+    """Offset of the block's header in the data object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class LedgerGroup:
     ledger_id: int | None
     """None in a V1 index, where only the object's key names it."""
     metadata: bytes
-    """As stored: V1 has BookKeeper's ``LedgerMetadataFormat``, V2 the managed ledger's ``LedgerInfo``."""
+    """As stored: BookKeeper's ``LedgerMetadataFormat`` in V1, the managed ledger's ``LedgerInfo`` in V2."""
     blocks: tuple[IndexBlock, ...]
     last_entry_id: int
-    """Of the ledger when the index was written. A V2 object need not hold all entries up to it."""
+    """Last entry of the ledger when the index was written. A V2 object may end before it."""
     statistics: tuple[BlockStatistics, ...] | None = None
     """One per block, in objects that Afterglow wrote."""
 
@@ -83,16 +83,16 @@ class ObjectIndex:
     groups: tuple[LedgerGroup, ...]
     """One per ledger, in the order of their blocks."""
     header_bytes: int = HEADER_BYTES
-    """Of each block; its frames begin behind it."""
+    """Header size of each block."""
 
     def group(self, ledger_id: int | None) -> LedgerGroup | None:
-        """The blocks of a ledger; a V1 index has one group, whatever the ledger."""
+        """Return the blocks of a ledger; the one group of a V1 index for any ledger."""
         if self.format is Format.V1:
             return self.groups[0]
         return next((group for group in self.groups if group.ledger_id == ledger_id), None)
 
     def extents(self) -> Iterator[tuple[LedgerGroup, int, int, int]]:
-        """Each block in the order of the object: its group, its number there, its start and its end offset."""
+        """Yield each block in the order of the object: its group, its number in it, its start and end offset."""
         located = sorted(
             (
                 (block.offset, at, number)
@@ -106,7 +106,7 @@ class ObjectIndex:
 
 
 def encode_index(index: ObjectIndex) -> bytes:
-    """The bytes of an index object."""
+    """Encode an index object."""
     parts: list[bytes] = []
     for group in index.groups:
         if index.format is Format.V1:
@@ -121,22 +121,22 @@ def encode_index(index: ObjectIndex) -> bytes:
 
 
 def decode_index(data: Buffer) -> ObjectIndex:
-    """Read an index object. Its structure is checked here; ``index_problems`` reports contradictions.
+    """Decode an index object. Only its structure is checked; ``index_problems`` reports contradictions.
 
     Raises:
-        CorruptIndex: The bytes are torn, the magic is unknown, or a ledger's metadata does not parse.
+        CorruptIndex: The index is truncated, the magic is unknown, or a ledger's metadata does not parse.
     """
     view = memoryview(data).cast("B")
     if view.nbytes < _HEAD.size:
-        raise CorruptIndex(f"an index of {view.nbytes} bytes is too short")
+        raise CorruptIndex(f"the index has only {view.nbytes} bytes")
     magic, length, data_bytes, header_bytes = _HEAD.unpack_from(view)
     version = _FORMATS.get(magic)
     if version is None:
-        raise CorruptIndex(f"no index begins with {magic:08x}")
+        raise CorruptIndex(f"{magic:08x} is not the magic of an index")
     if data_bytes < 0 or header_bytes < 0:
-        raise CorruptIndex(f"an object of {data_bytes} bytes with block headers of {header_bytes} cannot be")
+        raise CorruptIndex(f"the index has an invalid object length {data_bytes} or block header length {header_bytes}")
     if length != view.nbytes:
-        raise CorruptIndex(f"the index says that it has {length} bytes; it has {view.nbytes}")
+        raise CorruptIndex(f"the index has {view.nbytes} bytes, its header says {length}")
     groups: list[LedgerGroup] = []
     at = _HEAD.size
     while at < view.nbytes or (version is Format.V1 and not groups):
@@ -145,7 +145,7 @@ def decode_index(data: Buffer) -> ObjectIndex:
         if version is Format.V1:
             break
     if at != view.nbytes:
-        raise CorruptIndex(f"{view.nbytes - at} bytes stand behind the index")
+        raise CorruptIndex(f"{view.nbytes - at} bytes follow the end of the index")
     groups.sort(key=lambda group: group.blocks[0].offset if group.blocks else 0)
     return ObjectIndex(version, data_bytes, tuple(groups), header_bytes)
 
@@ -153,13 +153,13 @@ def decode_index(data: Buffer) -> ObjectIndex:
 def _decode_group(view: memoryview, at: int, version: Format, data_bytes: int) -> tuple[LedgerGroup, int]:
     head = _V1_GROUP if version is Format.V1 else _V2_GROUP
     if view.nbytes - at < head.size:
-        raise CorruptIndex(f"the index is torn at offset {at}")
+        raise CorruptIndex(f"the index is truncated at offset {at}")
     fields = head.unpack_from(view, at)
     ledger_id = fields[0] if version is Format.V2 else None
     count, metadata_bytes = fields[-2:]
     at += head.size
     if count < 0 or metadata_bytes < 0 or metadata_bytes + count * _ENTRY.size > view.nbytes - at:
-        raise CorruptIndex(f"{count} blocks and {metadata_bytes} bytes of metadata at offset {at} pass the index's end")
+        raise CorruptIndex(f"{count} blocks and {metadata_bytes} bytes of metadata at offset {at} exceed the index")
     metadata = bytes(view[at : at + metadata_bytes])
     at += metadata_bytes
     end = at + count * _ENTRY.size
@@ -170,21 +170,21 @@ def _decode_group(view: memoryview, at: int, version: Format, data_bytes: int) -
 
 @dataclass(frozen=True, slots=True)
 class ClosedLedger:
-    """A closed ledger as a V1 index describes it."""
+    """A closed ledger for a V1 index."""
 
     last_entry_id: int
     length_bytes: int
-    """Bytes of all entries, without frames."""
+    """Bytes of all entries, without frame headers."""
     created_ms: int
     managed_ledger: str
     """Name of the managed ledger."""
     bookies: tuple[str, ...] = ("127.0.0.1:3181",)
-    """Stock readers want an ensemble; nothing is read from it."""
+    """Stock readers require an ensemble; nothing is read from it."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def ledger_metadata(ledger: ClosedLedger, blocks: Sequence[BlockStatistics] = ()) -> bytes:
-    """Metadata for a V1 index."""
+    """Return the metadata of a V1 index."""
     quorum = len(ledger.bookies)
     proto = LedgerMetadataFormat(
         quorumSize=quorum,
@@ -211,7 +211,7 @@ def ledger_metadata(ledger: ClosedLedger, blocks: Sequence[BlockStatistics] = ()
 
 
 def ledger_info(info: ManagedLedgerInfo.LedgerInfo, blocks: Sequence[BlockStatistics] = ()) -> bytes:
-    """Metadata for one ledger of a V2 index: the managed ledger's own record of it, and our statistics."""
+    """Return the metadata of one ledger in a V2 index: its ``LedgerInfo`` with the block statistics."""
     proto = ManagedLedgerInfo.LedgerInfo()
     proto.CopyFrom(info)
     if blocks:
@@ -222,7 +222,7 @@ def ledger_info(info: ManagedLedgerInfo.LedgerInfo, blocks: Sequence[BlockStatis
 def read_metadata(
     version: Format, metadata: bytes, blocks: Sequence[IndexBlock], data_bytes: int
 ) -> tuple[int, tuple[BlockStatistics, ...] | None]:
-    """Last entry id and, where there are any, the statistics of a group.
+    """Return the last entry id and, if present, the block statistics of a group.
 
     Raises:
         CorruptIndex: The metadata does not parse, or its statistics do not fit the blocks.
@@ -239,20 +239,20 @@ def read_metadata(
             last_entry_id = info.entries - 1
             text = next((pair.value for pair in info.properties if pair.key == stats.KEY), None)
             table = None if text is None else base64.b64decode(text, validate=True)
-    except (DecodeError, ValueError) as error:  # ValueError: what stands for base64 is none, or not even ASCII
+    except (DecodeError, ValueError) as error:  # ValueError: invalid base64
         raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes does not parse: {error}") from error
-    if not proto.IsInitialized():  # the parser itself lets required fields be absent; Java's does not
+    if not proto.IsInitialized():  # Python's parser accepts missing required fields, Java's does not
         raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes lacks a required field")
     if table is None:
         return last_entry_id, None
-    # Stripes are counted in V1 alone, whose one ledger has all blocks of the object.
+    # Only V1 has stripes, and its one ledger has all blocks of the object.
     ends = [block.offset for block in blocks[1:]] + [data_bytes]
     sizes = [max(end - block.offset, 0) for block, end in zip(blocks, ends, strict=bool(blocks))]
     return last_entry_id, stats.decode_statistics(table, sizes)
 
 
 def index_v1(ledger: ClosedLedger, plans: Sequence[BlockPlan], statistics: Sequence[BlockStatistics]) -> ObjectIndex:
-    """The index of a closed ledger's object."""
+    """Build the index of a closed ledger's object."""
     last = plans[-1]
     group = LedgerGroup(
         None, ledger_metadata(ledger, statistics), _index_blocks(plans, 1), ledger.last_entry_id, tuple(statistics)
@@ -263,7 +263,7 @@ def index_v1(ledger: ClosedLedger, plans: Sequence[BlockPlan], statistics: Seque
 def index_v2(
     ledgers: Iterable[tuple[ManagedLedgerInfo.LedgerInfo, Sequence[BlockPlan], Sequence[BlockStatistics]]],
 ) -> ObjectIndex:
-    """The index of a segment: for each ledger its record, its blocks and their statistics, in the object's order."""
+    """Build the index of a segment from each ledger's record, blocks and statistics, in the object's order."""
     groups: list[LedgerGroup] = []
     ordinal = 1
     data_bytes = 0

@@ -1,6 +1,6 @@
-"""Marks of entries that are not messages by themselves: chunks, markers, messages of transactions.
+"""Marks: the entries that are not complete messages by themselves (chunks, markers, messages of transactions).
 
-One row of integers per such entry, whatever the number of others between them: no Python object per entry.
+Each mark is one row of integers; there is no Python object per entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from afterglow.format.frames import Frames
 
 _STEP: Final = 1 << 14
-"""Entries that are parsed at a time: their rows take three megabytes."""
+"""Entries parsed at a time: their rows take 24 * 8 * 2**14 bytes, three megabytes."""
 
 
 class Marker(IntEnum):
@@ -35,39 +35,39 @@ class Marker(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One of the pieces that a message was cut into."""
+    """One chunk of a chunked message."""
 
     entry_id: int
     uuid: bytes
-    """Of the message: the same in all its chunks, and in chunks that were sent again."""
+    """UUID of the message: the same in all its chunks, also in resent ones."""
     transaction: int | None
-    """That it is a part of."""
+    """Transaction of the message, if any."""
     number: int
     """From 0."""
     count: int
-    """Chunks of the message."""
+    """Number of chunks of the message."""
     total_bytes: int
-    """Of all its chunks, before encryption."""
+    """Size of all chunks, before encryption."""
     payload_at: int
-    """Where its payload stands in the data."""
+    """Offset of its payload in the data."""
     payload_bytes: int
     codec: int
     uncompressed_bytes: int
-    """Of the whole message."""
+    """Uncompressed size of the whole message."""
     encrypted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Of some consecutive entries those that are chunks, markers, or messages of transactions, in order."""
+    """The chunks, markers and messages of transactions among some consecutive entries, in order."""
 
     data: NDArray[np.uint8]
-    """What the places below count from."""
+    """Bytes that the offsets refer to."""
     table: NDArray[np.int64]
-    """One row each; see the layout of kernels."""
+    """One row per mark; ``_kernels.layout`` defines its columns."""
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks. One Python object each: there are few, since they are large."""
+        """Yield the chunks. They are large and therefore few, so one Python object each is affordable."""
         chosen = self.table[self.table[:, layout.MARK_FLAGS] & layout.CHUNK != 0]
         for mark in chosen.tolist():
             flags, at = mark[layout.MARK_FLAGS], mark[layout.MARK_UUID_AT]
@@ -81,16 +81,16 @@ class Marks:
                 mark[layout.MARK_PAYLOAD_AT],
                 mark[layout.MARK_PAYLOAD_LEN],
                 mark[layout.MARK_CODEC],
-                mark[layout.MARK_UNPACKED],
+                mark[layout.MARK_UNCOMPRESSED],
                 bool(flags & layout.ENCRYPTED),
             )
 
     def chunk_entries(self) -> NDArray[np.int64]:
-        """The entries that are chunks."""
+        """Return the ids of entries that are chunks."""
         return np.extract(self.table[:, layout.MARK_FLAGS] & layout.CHUNK, self.table[:, layout.MARK_ENTRY_ID])
 
     def endings(self) -> Iterator[tuple[int, int, bool]]:
-        """The transactions that end here: entry of the marker, transaction, whether it was committed."""
+        """Yield the transactions that end here: entry of the marker, transaction, whether it was committed."""
         marker = self.table[:, layout.MARK_MARKER]
         ends = (marker == Marker.COMMIT) | (marker == Marker.ABORT)
         chosen = self.table[ends & (self.table[:, layout.MARK_FLAGS] & layout.TRANSACTION != 0)]
@@ -98,11 +98,10 @@ class Marks:
             yield mark[layout.MARK_ENTRY_ID], _transaction(mark), mark[layout.MARK_MARKER] == Marker.COMMIT
 
     def transactions(self) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
-        """The transactions that have messages here.
+        """Return the transactions that have messages here.
 
         Returns:
-            Each transaction once; the entries that hold a message of one; for each of these the place of its
-            transaction in the list.
+            Each transaction once; the ids of their entries; for each entry the index of its transaction in the list.
         """
         flags = self.table[:, layout.MARK_FLAGS]
         chosen = self.table[flags & (layout.TRANSACTION | layout.MARKER) == layout.TRANSACTION]
@@ -111,7 +110,7 @@ class Marks:
         ids = chosen[:, layout.MARK_TXN_MOST : layout.MARK_TXN_LEAST + 1]
         changes = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
         starts = np.concatenate(([0], changes))
-        # Messages of a transaction mostly follow each other: few groups are left to be compared.
+        # Messages of a transaction are mostly adjacent, so only the first of each run is compared.
         first = ids[starts]
         order = np.lexsort((first[:, 1], first[:, 0]))
         differs = (np.diff(first[order], axis=0) != 0).any(axis=1)
@@ -123,24 +122,21 @@ class Marks:
 
 
 def marks_of(data: NDArray[np.uint8], rows: NDArray[np.int64], first_entry_id: int) -> Marks:
-    """The marks of entries that were parsed into ``rows``; bad ones have none."""
+    """Return the marks of entries parsed into ``rows``; unreadable ones have none."""
     flags = rows[:, layout.FLAGS]
-    room = int(np.count_nonzero((rows[:, layout.STATUS] == layout.GOOD) & (flags & layout.MARKED != 0)))
-    table = np.empty((room, layout.MARK_COLUMNS), np.int64)
+    count = int(np.count_nonzero((rows[:, layout.STATUS] == layout.GOOD) & (flags & layout.MARKED != 0)))
+    table = np.empty((count, layout.MARK_COLUMNS), np.int64)
     calls.read_marks(data, rows, first_entry_id, table)
     return Marks(data, table)
 
 
 def find_marks(data: Buffer, frames: Frames, start: int | None = None) -> Marks:
-    """The marks of the entries in ``frames``, from ``start`` on; each entry's own checksum is verified.
+    """Return the marks of the readable entries in ``frames``; each entry's own checksum is verified.
 
     Args:
-        data: The bytes that ``frames`` was found in.
-        frames: Where the entries stand.
+        data: The bytes that ``frames`` refers to.
+        frames: Frames of the entries.
         start: First entry id, inclusive; the first of ``frames`` for None.
-
-    Returns:
-        The marks of good entries.
     """
     array = as_bytes_array(data)
     found = [np.empty((0, layout.MARK_COLUMNS), np.int64)]

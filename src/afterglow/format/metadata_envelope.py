@@ -2,11 +2,11 @@
 
     0x4778 (2 bytes) | header size (int32) | header: codec and uncompressed size | compressed value       big-endian
 
-A value that does not begin with the magic is plain. The header of a ledger and that of a cursor are two messages with
-the same fields, so that one pair of functions serves both.
+A value that does not begin with the magic is plain. The headers of ledgers and cursors are two messages with the same
+fields, so one pair of functions handles both.
 
-Pulsar tries a value whose envelope does not open as a plain one. That attempt is left out here: ``0x47`` would be a tag
-of wire type 7, which does not exist, so that no plain value begins with it and the attempt can only fail.
+Pulsar parses a value with an invalid envelope as a plain one. That is omitted here: ``0x47`` would be a tag of wire
+type 7, which does not exist, so no plain value begins with it and the attempt always fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def wrap(value: bytes, codec: Codec = DEFAULT_CODEC, threshold_bytes: int = DEFAULT_THRESHOLD_BYTES) -> bytes:
-    """Put a plain value into an envelope if it is larger than the threshold; otherwise return it as it is."""
+    """Compress a value larger than the threshold into an envelope; return a smaller one unchanged."""
     if codec is Codec.NONE or len(value) <= threshold_bytes:
         return value
     header = ManagedLedgerInfoMetadata(
@@ -49,16 +49,16 @@ def wrap(value: bytes, codec: Codec = DEFAULT_CODEC, threshold_bytes: int = DEFA
 
 
 def unwrap(value: bytes) -> bytes:
-    """Take a value out of its envelope; a plain value is returned as it is.
+    """Decompress a value from its envelope; return a plain value unchanged.
 
     Raises:
-        CorruptMetadata: The envelope is cut short, its header does not parse, or the value does not decompress to the
-            size that the header gives.
+        CorruptMetadata: The envelope is truncated, its header does not parse, or the value does not decompress to the
+            size in the header.
     """
     if not value.startswith(_MAGIC):
         return value
     if len(value) < _HEAD.size:
-        raise CorruptMetadata(f"compressed metadata ends after {len(value)} bytes, within its envelope")
+        raise CorruptMetadata(f"compressed metadata is truncated after {len(value)} bytes")
     _, header_bytes = _HEAD.unpack_from(value)
     if not 0 <= header_bytes <= len(value) - _HEAD.size:
         raise CorruptMetadata(f"compressed metadata of {len(value)} bytes claims a header of {header_bytes} bytes")
@@ -67,29 +67,29 @@ def unwrap(value: bytes) -> bytes:
     try:
         return bytes(decompress(header.compressionType, memoryview(value)[body:], header.uncompressedSize))
     except CorruptEntry as error:
-        raise CorruptMetadata(f"compressed metadata does not open: {error}") from error
+        raise CorruptMetadata(f"compressed metadata is corrupt: {error}") from error
 
 
 def parse_managed_ledger(value: bytes) -> ManagedLedgerInfo:
-    """Read a managed ledger's value, plain or compressed. Its ledgers come sorted by id; an empty value has none.
+    """Parse a managed ledger's value, plain or compressed, and sort its ledgers by id; an empty value has none.
 
     Raises:
-        CorruptMetadata: The value does not parse, or names a ledger twice.
+        CorruptMetadata: The value does not parse, or contains a ledger twice.
     """
     info = _parse(ManagedLedgerInfo, unwrap(value), "managed ledger")
-    # Pulsar writes the list from a hash map: its order means nothing.
+    # Pulsar writes the list in no particular order.
     info.ledgerInfo.sort(key=lambda ledger: ledger.ledgerId)
     ids = [ledger.ledgerId for ledger in info.ledgerInfo]
     if len(set(ids)) != len(ids):
         twice = next(left for left, right in pairwise(ids) if left == right)
-        raise CorruptMetadata(f"managed ledger names ledger {twice} twice")
+        raise CorruptMetadata(f"managed ledger contains ledger {twice} twice")
     return info
 
 
 def serialize_managed_ledger(
     info: ManagedLedgerInfo, codec: Codec = DEFAULT_CODEC, threshold_bytes: int = DEFAULT_THRESHOLD_BYTES
 ) -> bytes:
-    """Write a managed ledger's value, compressed if larger than the threshold.
+    """Serialize a managed ledger's value, compressed if larger than the threshold.
 
     Raises:
         CorruptMetadata: A required field is not set.
@@ -98,7 +98,7 @@ def serialize_managed_ledger(
 
 
 def parse_managed_cursor(value: bytes) -> ManagedCursorInfo:
-    """Read a cursor's value, plain or compressed.
+    """Parse a cursor's value, plain or compressed.
 
     Raises:
         CorruptMetadata: The value does not parse; an empty one does not, since a cursor always has a ledger id.
@@ -109,7 +109,7 @@ def parse_managed_cursor(value: bytes) -> ManagedCursorInfo:
 def serialize_managed_cursor(
     info: ManagedCursorInfo, codec: Codec = DEFAULT_CODEC, threshold_bytes: int = DEFAULT_THRESHOLD_BYTES
 ) -> bytes:
-    """Write a cursor's value, compressed if larger than the threshold.
+    """Serialize a cursor's value, compressed if larger than the threshold.
 
     Raises:
         CorruptMetadata: A required field is not set.
@@ -122,7 +122,7 @@ def _parse(message_type: type[_M], value: bytes, what: str) -> _M:
         message = message_type.FromString(value)
     except DecodeError as error:
         raise CorruptMetadata(f"{what} of {len(value)} bytes does not parse: {error}") from error
-    if not message.IsInitialized():  # the parser lets missing required fields pass
+    if not message.IsInitialized():  # the parser accepts missing required fields
         missing: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs lack it
         raise CorruptMetadata(f"{what} lacks {', '.join(missing)}")
     return message

@@ -1,6 +1,6 @@
 """Identity of offloaded objects: keys, user metadata, and UUIDs in the offload contexts of a managed ledger.
 
-Offload contexts hold a UUID as Java does, in two signed halves.
+Offload contexts store a UUID as Java does, in two signed 64-bit halves.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 FORMAT_VERSION = "1"
-"""Of both layouts: stock Pulsar refuses an object without it. The layouts are told apart by the index's magic."""
+"""Version of both layouts: stock Pulsar rejects an object without it. The magic of the index distinguishes them."""
 
 INSTANCE_KEY = "afterglowinstance"
-"""Names the Afterglow that wrote an object: a sweep touches nothing without it."""
+"""Key with the id of the Afterglow instance that wrote an object: a sweep deletes only objects of its own instance."""
 
 INDEX_SUFFIX = "-index"
 
@@ -39,11 +39,11 @@ class ObjectKey:
     ledger_id: int | None = None
     """Set in V1, None in V2."""
     index: bool = False
-    """Whether it names the index rather than the data."""
+    """Whether it is the key of the index object."""
 
     @property
     def format(self) -> Format:
-        """The layout that the key belongs to."""
+        """The layout of the object."""
         return Format.V2 if self.ledger_id is None else Format.V1
 
     def __str__(self) -> str:
@@ -52,16 +52,14 @@ class ObjectKey:
 
 
 def parse_key(key: str) -> ObjectKey:
-    """Take an object's key apart.
+    """Parse the key of an object.
 
     Raises:
-        InvalidName: It is no key of an offloaded object.
+        InvalidName: It is not the key of an offloaded object.
     """
     match = _KEY.fullmatch(key)
     if match is None:
-        raise InvalidName(
-            f"{key!r} is no key of an offloaded object: <uuid>-ledger-<id> or <uuid>, -index for the index"
-        )
+        raise InvalidName(f"{key!r} is not the key of an offloaded object; the form is <uuid>[-ledger-<id>][-index]")
     uuid, ledger, index = match.groups()
     return ObjectKey(UUID(uuid), None if ledger is None else int(ledger), index is not None)
 
@@ -76,16 +74,16 @@ def user_metadata(
     software_git_sha: str = "",
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """User metadata of an object: Pulsar's keys, then ours, then the caller's.
+    """Return the user metadata of an object.
 
     Args:
         role: ``data`` or ``index``.
         managed_ledger: Name of the managed ledger.
         cluster: Name of the cluster.
-        instance: Id of the Afterglow that writes it.
+        instance: Id of the Afterglow instance that writes it.
         software_version: Release that writes it.
-        software_git_sha: Commit of that release, where known.
-        extra: More keys; they do not override the others.
+        software_git_sha: Commit of that release, if known.
+        extra: Further keys; they do not override the others.
     """
     return {
         **(extra or {}),
@@ -100,10 +98,10 @@ def user_metadata(
 
 
 def check_version(key: str, metadata: Mapping[str, str]) -> None:
-    """Insist on a format version that this release reads. Objects copied without their metadata pass.
+    """Check that this release reads the object's format version. Objects copied without their metadata pass.
 
     Raises:
-        WrongVersion: The object says that it has another.
+        WrongVersion: The object has another version.
     """
     found = next((value for name, value in metadata.items() if name.lower() == FORMAT_VERSION_KEY), FORMAT_VERSION)
     if found != FORMAT_VERSION:
@@ -117,7 +115,7 @@ _SIGN = 1 << 63
 
 
 def get_uuid(holder: OffloadContext | OffloadSegment) -> UUID | None:
-    """The UUID of an attempt or a segment; None where none was assigned."""
+    """Return the UUID of an attempt or a segment; None if none was assigned."""
     if not holder.HasField("uidMsb"):
         return None
     return UUID(int=(holder.uidMsb % (1 << _HALF) << _HALF) | holder.uidLsb % (1 << _HALF))
@@ -130,15 +128,15 @@ def set_uuid(holder: OffloadContext | OffloadSegment, uuid: UUID) -> None:
 
 
 def ledger_uuid(row: ManagedLedgerInfo.LedgerInfo) -> UUID | None:
-    """The UUID of a ledger's own object, whole or attempted; None where it has none, or is in segments.
+    """Return the UUID of a ledger's own object, committed or not; None if it has none, or is in segments.
 
-    A ledger in segments repeats the UUID of its first one at this place.
+    A ledger in segments has the UUID of its first segment in this field.
     """
     return None if row.offloadContext.offloadSegment else get_uuid(row.offloadContext)
 
 
 def named_uuids(info: ManagedLedgerInfo) -> set[UUID]:
-    """Every UUID that a list names: of whole ledgers and of segments, complete or not."""
+    """Return every UUID in a ledger list: of whole ledgers and of segments, complete or not."""
     found = {get_uuid(row.offloadContext) for row in info.ledgerInfo}
     found.update(get_uuid(segment) for row in info.ledgerInfo for segment in row.offloadContext.offloadSegment)
     return {uuid for uuid in found if uuid is not None}

@@ -16,14 +16,14 @@ class Position:
 
     ledger_id: int
     entry_id: int
-    """From 0; -1 stands before a ledger's first entry."""
+    """From 0; -1 is the position before a ledger's first entry."""
 
     def next(self) -> Position:
-        """The position behind this one in the same ledger, whether or not an entry is there."""
+        """Return the next position in the same ledger, whether or not it has an entry."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     def previous(self) -> Position:
-        """The position before this one in the same ledger; before entry 0 it is -1."""
+        """Return the previous position in the same ledger; entry -1 precedes entry 0."""
         return Position(self.ledger_id, self.entry_id - 1)
 
     def __str__(self) -> str:
@@ -31,10 +31,10 @@ class Position:
 
 
 EARLIEST = Position(-1, -1)
-"""Before every entry, as Pulsar writes it."""
+"""Pulsar's position before every entry."""
 
 LATEST = Position(2**63 - 1, 2**63 - 1)
-"""Behind every entry, as Pulsar writes it."""
+"""Pulsar's position after every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class LedgerRange:
 
 
 def parse_position(text: str) -> tuple[Position, int]:
-    """Read ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``; returns the position and the batch index or -1.
+    """Parse ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``; returns the position and the batch index or -1.
 
     Raises:
-        InvalidName: The text is none of these.
+        InvalidName: The text has another form.
     """
     word = text.strip().lower()
     if word == "earliest":
@@ -67,6 +67,6 @@ def parse_position(text: str) -> tuple[Position, int]:
         return LATEST, -1
     match = _TEXT.fullmatch(word)
     if match is None:
-        raise InvalidName(f"{text!r} is no position; write LEDGER:ENTRY[:BATCH], earliest or latest")
+        raise InvalidName(f"invalid position {text!r}; write LEDGER:ENTRY[:BATCH], earliest or latest")
     ledger_id, entry_id, batch = match.groups()
     return Position(int(ledger_id), int(entry_id)), -1 if batch is None else int(batch)

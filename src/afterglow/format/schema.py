@@ -1,4 +1,4 @@
-"""Schemas: the columns of messages and entries as Arrow and Spark see them, and one version of a topic's schema."""
+"""Arrow schemas of messages and entries, and versions of a topic's schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 TIME = pa.timestamp("us", tz="UTC")
-"""Spark takes microseconds in UTC and nothing else."""
+"""Spark accepts only microseconds in UTC."""
 
 MESSAGES = pa.schema(
     [
@@ -50,7 +50,7 @@ ENTRIES = pa.schema(
 
 
 def choose(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
-    """The fields of ``schema`` that ``columns`` names, in that order; all of them for None.
+    """Return the fields of ``schema`` that ``columns`` names, in that order; all of them for None.
 
     Raises:
         ConfigError: A column is unknown or named twice.
@@ -60,22 +60,22 @@ def choose(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
     names = list(columns)
     for name in names:
         if name not in schema.names:
-            raise ConfigError(f"unknown column {name!r}; there are {', '.join(schema.names)}")
+            raise ConfigError(f"unknown column {name!r}; use some of {', '.join(schema.names)}")
     if len(set(names)) != len(names):
-        raise ConfigError(f"a column is named twice in {names}")
+        raise ConfigError(f"duplicate column in {names}")
     return pa.schema([schema.field(name) for name in names])
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A schema that producers have written messages with."""
+    """One version of a topic's schema."""
 
     version: bytes
-    """As messages carry it: eight bytes, big-endian, in all that is written today."""
+    """Version in messages: eight bytes, big-endian, from all current producers."""
     type: str
-    """As the admin API names it: ``AVRO``, ``JSON``, ``KEY_VALUE``, ``STRING``, ``INT64``, …"""
+    """Name of the type in the admin API: ``AVRO``, ``JSON``, ``KEY_VALUE``, ``STRING``, ``INT64``, …"""
     definition: bytes = b""
-    """As producers send it: JSON of an Avro schema; of a key and a value, both behind one another with their lengths;
-    empty for plain types."""
+    """Definition as producers send it: JSON of an Avro schema; for ``KEY_VALUE`` those of key and value, each after its
+    length; empty for primitive types."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What producers say beside it, such as how a key and a value are laid out."""
+    """Further properties from producers, such as the encoding of key and value."""

@@ -1,15 +1,15 @@
-"""Hadoop's SequenceFile, as far as MapFiles of Pulsar's ``filesystem`` driver use it: keys and values of fixed kinds.
+"""Decoding of Hadoop's SequenceFile, as MapFiles of Pulsar's ``filesystem`` driver use it.
 
-``SEQ`` and the version 6; the names of key and value classes; two flags, for compression and for blocks; the codec's
-name; pairs of texts; sixteen bytes that mark places to begin at. Behind this stand
+A file begins with ``SEQ`` and the version 6; the names of key and value classes; two flags, for compression and for
+blocks; the codec's name; metadata as pairs of texts; and a sync marker of sixteen bytes. Then follow either
 
-* records ``length:int32 · key length:int32 · key · value``, the value compressed by itself or not at all, with the mark
-  behind a length of -1 between some of them; or
-* blocks: -1 and the mark, the number of records, and four compressed buffers, each behind its length: lengths of keys,
-  keys, lengths of values, values.
+* records ``length:int32 · key length:int32 · key · value``, the value compressed by itself or not at all, with sync
+  markers, after a length of -1, between some of them; or
+* blocks: -1 and the sync marker, the number of records, and four compressed buffers, each after its length: lengths of
+  keys, keys, lengths of values, values.
 
-Keys are ``LongWritable``, eight bytes; values are these or ``BytesWritable``, bytes behind their length. Numbers are
-big-endian; lengths in a block and of texts are of one to nine bytes.
+Keys are ``LongWritable``, eight bytes; values are ``LongWritable`` or ``BytesWritable``, bytes after their length.
+Numbers are big-endian; lengths of texts and in blocks are Hadoop's variable-length integers of one to nine bytes.
 """
 
 from __future__ import annotations
@@ -38,70 +38,70 @@ _INT: Final = struct.Struct(">i")
 _RECORD: Final = struct.Struct(">ii")
 _LONG_BYTES: Final = 8
 _MAX_HEADER: Final = 1 << 16
-"""Bytes that are searched for a header; Hadoop's own have some 150."""
+"""Bytes read for a header; those that Hadoop writes have about 150."""
 _GROUP_BYTES: Final = 1 << 20
-"""Of records that are handed over as one where the file has no blocks."""
+"""Bytes of records returned at a time if the file has no blocks."""
 _CODECS: Final = {
     "org.apache.hadoop.io.compress.DefaultCodec": zlib.MAX_WBITS,
     "org.apache.hadoop.io.compress.DeflateCodec": zlib.MAX_WBITS,
     "org.apache.hadoop.io.compress.GzipCodec": zlib.MAX_WBITS | 16,
 }
-"""Codecs of zlib, by the window bits of their wrapping."""
+"""Supported codecs, with zlib's window bits for their wrapper."""
 
 
 class ByteSource(Protocol):
-    """A file of which ranges can be read."""
+    """A file with random access."""
 
     @property
     def size_bytes(self) -> int:
-        """Its length."""
+        """Length of the file."""
         ...
 
     def read(self, start: int, count: int) -> memoryview:
-        """Bytes from ``start`` on: ``count`` of them, or fewer at the end."""
+        """Read ``count`` bytes from ``start``, or fewer at the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands at the beginning of a file."""
+    """The header of a file."""
 
     compressed: bool
     blocks: bool
-    """Whether records are compressed together."""
+    """Whether records are compressed in blocks."""
     window_bits: int
-    """Of zlib."""
+    """Window bits for zlib."""
     sync: bytes
-    """Marks places to begin at."""
+    """Sync marker of the file."""
     end: int
-    """Offset behind it."""
+    """End offset of the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some records that follow each other; at least one."""
+    """One or more consecutive records."""
 
     keys: NDArray[np.int64]
     values: bytes | bytearray
-    """Value after value, as Hadoop writes them."""
+    """Concatenated values, as Hadoop writes them."""
     end: int
-    """Offset in the file behind them."""
+    """End offset of the records in the file."""
 
 
 def decode_header(source: ByteSource, value_class: str) -> Header:
-    """Read a file's header.
+    """Decode a file's header.
 
     Args:
         source: The file.
-        value_class: Of which its values are to be.
+        value_class: Expected class of its values.
 
     Raises:
-        CorruptBlock: It is not a header.
-        NotSupported: Keys, values or codec are of another kind.
+        CorruptBlock: It is not a valid header.
+        NotSupported: The classes of keys or values, or the codec, are not supported.
     """
     data = source.read(0, _MAX_HEADER)
     if bytes(data[:4]) != _MAGIC:
-        raise CorruptBlock(f"it does not begin as a SequenceFile of version 6 does, but with {bytes(data[:4])!r}")
+        raise CorruptBlock(f"{bytes(data[:4])!r} is not the magic of a SequenceFile of version 6")
     try:
         key_class, at = _text(data, 4)
         held, at = _text(data, at)
@@ -117,43 +117,43 @@ def decode_header(source: ByteSource, value_class: str) -> Header:
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise CorruptBlock(f"its header does not parse: {error}") from error
     if (key_class, held) != (LONG, value_class):
-        raise NotSupported(f"it holds {held} by {key_class}; in a MapFile of Pulsar it is {value_class} by {LONG}")
+        raise NotSupported(f"its classes are {key_class} and {held}; MapFiles of Pulsar have {LONG} and {value_class}")
     if codec not in _CODECS:
-        raise NotSupported(f"it is compressed by {codec}; of Hadoop's codecs {', '.join(_CODECS)} are read")
+        raise NotSupported(f"its codec {codec} is not supported; supported are {', '.join(_CODECS)}")
     sync = bytes(data[at : at + _SYNC_BYTES])
     if len(sync) < _SYNC_BYTES:
-        raise CorruptBlock("its header is cut short")
+        raise CorruptBlock("its header is truncated")
     return Header(compressed, blocks, _CODECS[codec], sync, at + _SYNC_BYTES)
 
 
 def read_records(source: ByteSource, header: Header, at: int) -> Records | None:
-    """The records from an offset on, at which a record or a mark must stand; None at the end of the file.
+    """Read the records at an offset, which must be that of a record, block or sync marker; None at the end of the file.
 
     Raises:
-        CorruptBlock: What stands there is neither, or does not decompress.
+        CorruptBlock: The bytes at the offset do not parse or do not decompress.
     """
     if at >= source.size_bytes:
         return None
     try:
         found = _read_block(source, header, at) if header.blocks else _read_group(source, header, at)
     except (zlib.error, struct.error, IndexError) as error:
-        raise CorruptBlock(f"what stands at offset {at} does not parse: {error}") from error
+        raise CorruptBlock(f"the bytes at offset {at} do not parse: {error}") from error
     return found
 
 
 def frame_records(records: Records, skipped: int) -> memoryview:
-    """Bytes by consecutive keys as frames, whose ids the keys are; see :mod:`afterglow.format.frames`.
+    """Convert records to frames with their keys as entry ids; see :mod:`afterglow.format.frames`.
 
     Args:
-        records: Of which one at least is not skipped.
-        skipped: How many are left out at the beginning.
+        records: The records.
+        skipped: Number of records to skip at the beginning; fewer than there are.
 
     Raises:
-        CorruptBlock: The keys do not follow each other, or the values do not parse.
+        CorruptBlock: The keys are not consecutive, or the values do not parse.
     """
     keys, values, start = records.keys[skipped:], records.values, 0
     if not (np.diff(keys) == 1).all():
-        raise CorruptBlock(f"entries from {keys[0]} on do not follow each other")
+        raise CorruptBlock(f"entries from {keys[0]} on are not consecutive")
     for _ in range(skipped):
         start += _INT.size + max(int.from_bytes(values[start : start + _INT.size], "big", signed=True), 0)
     whole = np.frombuffer(values, np.uint8)
@@ -166,7 +166,7 @@ def frame_records(records: Records, skipped: int) -> memoryview:
 def _read_block(source: ByteSource, header: Header, at: int) -> Records:
     head = source.read(at, _INT.size + _SYNC_BYTES + 9)
     if _INT.unpack_from(head)[0] != _SYNC_ESCAPE or bytes(head[_INT.size : _INT.size + _SYNC_BYTES]) != header.sync:
-        raise CorruptBlock(f"no block begins at offset {at}")
+        raise CorruptBlock(f"no block found at offset {at}")
     count, at_head = _number(head, _INT.size + _SYNC_BYTES)
     at += at_head
     if count <= 0:
@@ -181,15 +181,14 @@ def _read_block(source: ByteSource, header: Header, at: int) -> Records:
 
 
 def _read_group(source: ByteSource, header: Header, at: int) -> Records | None:
-    """Records one by one: a Python step for each, which the profile that comes with Pulsar avoids."""
+    """Read records one by one; files written with Pulsar's default profile have blocks instead."""
     keys: list[int] = []
     values = bytearray()
     while at < source.size_bytes and len(values) < _GROUP_BYTES:
         (length,) = _INT.unpack_from(source.read(at, _INT.size))
         if length == _SYNC_ESCAPE:
-            mark = source.read(at + _INT.size, _SYNC_BYTES)
-            if bytes(mark) != header.sync:
-                raise CorruptBlock(f"no mark stands at offset {at}")
+            if bytes(source.read(at + _INT.size, _SYNC_BYTES)) != header.sync:
+                raise CorruptBlock(f"no sync marker found at offset {at}")
             at += _INT.size + _SYNC_BYTES
             continue
         record = source.read(at, _RECORD.size + max(length, 0))
@@ -216,25 +215,25 @@ def _read_buffer(source: ByteSource, header: Header, at: int, max_bytes: int) ->
 
 
 def _inflate(data: memoryview, header: Header, max_bytes: int) -> bytes:
-    """A buffer decompressed. The file names no size of the result, so that a bound is all that stops a bomb."""
+    """Decompress a buffer. The file does not contain the size of the result, so a limit protects against bombs."""
     stream = zlib.decompressobj(header.window_bits)
     inflated = stream.decompress(data, max_bytes + 1)
     if len(inflated) > max_bytes:
-        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes holds more than {max_bytes}")
+        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes expands to more than {max_bytes}")
     if not stream.eof:
-        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes is cut short")
+        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes is truncated")
     return inflated
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and the offset behind it: the first tells sign and length where it is below."""
+    """Decode a variable-length integer; a first byte below -112 has sign and length. Returns it and its end offset."""
     first = data[at] - 256 if data[at] > 127 else data[at]
     if first >= -112:
         return first, at + 1
     negative = first < -120
     length = -120 - first if negative else -112 - first
     if at + 1 + length > len(data):
-        raise IndexError(f"a number of {length} bytes is cut short")
+        raise IndexError(f"a number of {length} bytes is truncated")
     value = int.from_bytes(data[at + 1 : at + 1 + length], "big")
     return (~value if negative else value), at + 1 + length
 
@@ -242,5 +241,5 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
 def _text(data: memoryview, at: int) -> tuple[str, int]:
     length, at = _number(data, at)
     if length < 0 or at + length > len(data):
-        raise IndexError(f"a text of {length} bytes is cut short")
+        raise IndexError(f"a text of {length} bytes is truncated")
     return bytes(data[at : at + length]).decode("utf-8"), at + length

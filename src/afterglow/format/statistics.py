@@ -1,7 +1,7 @@
-"""Statistics of blocks (times, counts, checksums), and their encoding inside the stock index.
+"""Statistics of blocks (times, counts, checksums), and their encoding in the index.
 
-The table is one protobuf message per ledger, in columns: base64 in ``LedgerInfo.properties`` of a V2 index, bytes in
-``LedgerMetadataFormat.customMetadata`` of a V1 index. Readers that do not know the key pass over it.
+The table is one columnar protobuf message per ledger: base64 in ``LedgerInfo.properties`` of a V2 index, bytes in
+``LedgerMetadataFormat.customMetadata`` of a V1 index. Stock readers ignore the key.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KEY = "afterglow/blocks"
-"""Name of the property or custom metadata that holds the table."""
+"""Key of the table in properties or custom metadata."""
 
 STRIPE_BYTES = 1 << 20
-"""V1 blocks are too large to fetch for one entry: each such stripe, counted from the block's start, has a CRC too."""
+"""V1 blocks are too large to fetch for one entry, so each stripe of a block has a CRC as well."""
 
 _VERSION = 1
 _NONE = -1
@@ -38,13 +38,13 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class BlockStatistics:
-    """What is in one block. Times in epoch milliseconds, both ends inclusive; None where no entry has one."""
+    """Statistics of one block. Times in epoch milliseconds, bounds inclusive; None if no entry has one."""
 
     entries: int
     payload_bytes: int
-    """Bytes of the entries without frames."""
+    """Bytes of the entries, without frame headers."""
     crc32c: int
-    """Over the whole block, header to padding."""
+    """CRC32C of the whole block, including header and padding."""
     min_broker_time: int | None = None
     max_broker_time: int | None = None
     min_publish_time: int | None = None
@@ -56,9 +56,9 @@ class BlockStatistics:
     stripes: tuple[int, ...] = ()
     """CRC32C of each ``STRIPE_BYTES`` of the block, the last one shorter; empty in V2."""
     stripe_entries_before: tuple[int, ...] = ()
-    """For each stripe, how many entries of the block begin before it. Empty where stripes were not located."""
+    """For each stripe, the number of entries that begin before it. Empty if the index does not contain it."""
     stripe_first_frame: tuple[int, ...] = ()
-    """For each stripe, where in it the first frame begins that begins in it; its length where none does."""
+    """For each stripe, the offset in it of the first frame that begins in it; its length if none does."""
 
     @property
     def times(self) -> tuple[int | None, int | None, int | None, int | None]:
@@ -72,10 +72,10 @@ def measure_block(
     """Measure one block.
 
     Args:
-        block: The whole block as it will be stored.
-        frames: Bytes that hold the block's frames.
-        offsets: Offset of each frame in ``frames``, and behind the last.
-        stripes: Checksum and locate each stripe as well.
+        block: The whole block as stored.
+        frames: Bytes that contain the block's frames.
+        offsets: Offset of each frame in ``frames``, and the end of the last.
+        stripes: Include checksums and frame offsets of stripes.
     """
     times = [_known(int(value)) for value in measure_entries(as_bytes_array(frames), offsets)]
     view = memoryview(block).cast("B")
@@ -97,32 +97,32 @@ def measure_block(
 
 
 def stripe_checksums(block: Buffer) -> tuple[int, ...]:
-    """CRC32C of each stripe of a block."""
+    """Return the CRC32C of each stripe of a block."""
     view = memoryview(block).cast("B")
     return tuple(crc32c(view[at : at + STRIPE_BYTES]) for at in range(0, view.nbytes, STRIPE_BYTES))
 
 
 def locate_stripes(block: Buffer, offsets: NDArray[np.int64]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For each stripe of a block, how many entries begin before it, and where in it the next one begins.
+    """Return for each stripe the number of entries that begin before it, and the offset in it of the next frame.
 
-    A frame belongs to the stripe that holds its first byte.
+    A frame belongs to the stripe that contains its first byte.
 
     Args:
         block: The whole block.
-        offsets: Offset of each frame from any origin, and behind the last.
+        offsets: Offset of each frame from any origin, and the end of the last.
     """
     view = memoryview(block).cast("B")
     starts = offsets[:-1] - offsets[0] + decode_header(view).header_bytes
     stripes = np.arange(0, view.nbytes, STRIPE_BYTES)
     before = np.searchsorted(starts, stripes)
-    # Behind the last entry, as in a stripe in which none begins, stands the stripe's end.
+    # If no further frame begins in a stripe, its offset is the end of the stripe.
     following = np.append(starts, view.nbytes)[before]
     first_frame = np.minimum(following, np.minimum(stripes + STRIPE_BYTES, view.nbytes)) - stripes
     return tuple(before.tolist()), tuple(first_frame.tolist())
 
 
 def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
-    """The table of a ledger's blocks, in their order."""
+    """Encode the table of a ledger's blocks, in order."""
     proto = BlockStatisticsProto(version=_VERSION)
     for block in blocks:
         proto.entries.append(block.entries)
@@ -143,14 +143,14 @@ def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
 
 
 def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockStatistics, ...]:
-    """Read the table of a ledger's blocks.
+    """Decode the table of a ledger's blocks.
 
     Args:
-        data: What ``encode_statistics`` gave.
-        block_bytes: Length of each block, from which the number of stripes follows.
+        data: The encoded table.
+        block_bytes: Length of each block, which determines the number of stripes.
 
     Raises:
-        CorruptIndex: The table does not parse or does not fit the blocks.
+        CorruptIndex: The table does not parse or does not match the blocks.
     """
     try:
         proto = BlockStatisticsProto.FromString(data)
@@ -183,10 +183,10 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
 
 
 def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> list[list[tuple[int, ...]]]:
-    """The three columns of stripes, each as one tuple per block; empty ones where a column is absent."""
+    """Return the three columns of stripes, each with one tuple per block; empty tuples if a column is missing."""
     columns = (proto.stripe_crc32c, proto.stripe_entries_before, proto.stripe_first_frame)
     if any(columns) and proto.stripe_bytes != STRIPE_BYTES:
-        raise CorruptIndex(f"stripes of {proto.stripe_bytes} bytes are unknown; they have {STRIPE_BYTES}")
+        raise CorruptIndex(f"unsupported stripe size {proto.stripe_bytes}; supported is {STRIPE_BYTES}")
     counts = [-(-size // STRIPE_BYTES) for size in block_bytes]
     ends = list(accumulate(counts, initial=0))
     found: list[list[tuple[int, ...]]] = []
@@ -195,7 +195,7 @@ def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> l
             raise CorruptIndex(f"a column of {len(column)} stripes does not cover {ends[-1]} stripes")
         found.append([tuple(column[start:end]) for start, end in pairwise(ends)])
     if len(found[1]) and bool(found[1][0]) != bool(found[2][0]):
-        raise CorruptIndex("the index tells of its stripes either the entries before them or their first frames")
+        raise CorruptIndex("the index has only one of stripe_entries_before and stripe_first_frame")
     return found
 
 

@@ -1,10 +1,10 @@
-"""Frames of Pulsar's binary protocol, and the buffers that bytes from a socket are received into.
+"""Frames of Pulsar's binary protocol, and the receive buffers of sockets.
 
-``total_size:u32 · cmd_size:u32 · BaseCommand``, and behind it, for SEND and MESSAGE, an entry as in ``format.entry``.
-``total_size`` counts all that follows it.
+A frame is ``total_size:u32 · cmd_size:u32 · BaseCommand``, followed, for SEND and MESSAGE, by an entry as in
+``format.entry``. ``total_size`` counts the bytes after it.
 
-:class:`FrameBuffer` hands out whole frames. :class:`EntryBuffer` turns MESSAGE commands into the entry frames of
-ledgers where they arrived, many in one call, without a Python object per entry; it hands out other commands one by one.
+:class:`FrameBuffer` returns whole frames. :class:`EntryBuffer` converts MESSAGE commands in place into the entry frames
+of ledgers, many in one call, without a Python object per entry; it returns other commands one by one.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ SIZE_BYTES = 4
 HEAD = struct.Struct(">II")
 
 COMMAND_ALLOWANCE_BYTES = 10_240
-"""What a frame may have beyond the largest message: the same as in Pulsar."""
+"""Bytes that a frame may have beyond the largest message: the same as in Pulsar."""
 
 RAW_PROPERTY = "afterglow.raw"
-"""In the metadata of a SUBSCRIBE, ``true``: this consumer is to get every entry as it is stored."""
+"""In the metadata of a SUBSCRIBE, ``true``: the consumer receives every entry as stored."""
 
 INSTANCE_PROPERTY = "afterglow.instance"
-"""In the metadata of a SUBSCRIBE: the hot log whose entries are wanted. A broker of ours refuses if its own is another;
-Apache Pulsar takes no notice."""
+"""In the metadata of a SUBSCRIBE: the id of the expected hot log. An Afterglow broker rejects the request if it has
+another one; Apache Pulsar ignores it."""
 
 START_PROPERTY = "afterglow.start"
-"""In the metadata of a raw reader's SUBSCRIBE, ``LEDGER:ENTRY``: the first entry that is wanted. A broker of ours
-begins there; Apache Pulsar takes no notice, and begins where ``start_message_id`` says."""
+"""In the metadata of a raw reader's SUBSCRIBE, ``LEDGER:ENTRY``: the first entry to send. Apache Pulsar ignores it and
+starts at ``start_message_id``."""
 
 OFFLOAD_PROPERTY = "afterglow.offload"
-"""In the metadata of a raw reader's SUBSCRIBE, ``true``: it reads for an offload task."""
+"""In the metadata of a raw reader's SUBSCRIBE, ``true``: the reader belongs to an offload task."""
 
 
 class Refused(AfterglowError):
-    """A request that is answered with an error of the protocol."""
+    """A rejected request; the broker answers it with this protocol error."""
 
     def __init__(self, code: ServerError.ValueType, message: str) -> None:
         super().__init__(message)
@@ -54,21 +54,21 @@ class Refused(AfterglowError):
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """A frame without payload."""
+    """Encode a frame without payload."""
     body = command.SerializeToString()
     return HEAD.pack(len(body) + SIZE_BYTES, len(body)) + body
 
 
 def encode_head(command: bytes, payload_bytes: int) -> bytes:
-    """The front of a frame with payload; the payload follows as it is."""
+    """Encode a frame with payload up to its payload."""
     return HEAD.pack(SIZE_BYTES + len(command) + payload_bytes, len(command)) + command
 
 
 class FrameBuffer:
-    """Bytes as they arrive, handed out as whole frames.
+    """A receive buffer that returns whole frames.
 
-    The buffer is as long as the longest frame under way and no longer than a frame may be: a peer that announces more
-    is refused before anything is set aside for it.
+    It grows to the size of the frame being received. A frame larger than ``max_frame_bytes`` is rejected before memory
+    is allocated for it.
     """
 
     def __init__(self, max_frame_bytes: int, initial_bytes: int = 1 << 16) -> None:
@@ -79,22 +79,22 @@ class FrameBuffer:
         self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes may be put; never empty."""
+        """Return the free part of the buffer for the next bytes; never empty."""
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._data) > self._initial_bytes:
                 self._data = bytearray(self._initial_bytes)
         elif self._end == len(self._data):
-            self._make_room()
+            self._grow()
         return memoryview(self._data)[self._end :]
 
     def received(self, count: int) -> Iterator[tuple[memoryview, memoryview]]:
-        """Take note of ``count`` bytes put into the space; yields command and payload of each frame now whole.
+        """Account for ``count`` bytes written to :meth:`space`; yields command and payload of each whole frame.
 
-        The views are valid until the next frame is asked for.
+        The views are valid until the next frame is requested.
 
         Raises:
-            InvalidFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: Sizes contradict each other or exceed the limit.
         """
         self._end += count
         view = memoryview(self._data)
@@ -114,62 +114,62 @@ class FrameBuffer:
             command = frame + SIZE_BYTES
             yield view[command : command + size], view[command + size : self._start]
 
-    def _make_room(self) -> None:
+    def _grow(self) -> None:
         held = self._end - self._start
         needed = SIZE_BYTES
         if held >= SIZE_BYTES:
             needed += int(struct.unpack_from(">I", self._data, self._start)[0])
-        # The frame under way and room for what follows it, so that the next one need not be moved at once.
+        # Space for this frame and a quarter buffer more, so that the next frame need not be moved at once.
         size = max(needed + self._initial_bytes // 4, self._initial_bytes)
         data = bytearray(size)
         data[:held] = memoryview(self._data)[self._start : self._end]
         self._data, self._start, self._end = data, 0, held
 
 
-_SMALLEST_BYTES: Final = 1 << 12
-"""Room for any command without payload that a broker sends on its own."""
+_MIN_CAPACITY_BYTES: Final = 1 << 12
+"""Holds any command without payload that a broker sends."""
 
-_ROOM: Final = 8
-"""Less than this part of the buffer is not worth another read from the socket."""
+_MIN_SPACE_FRACTION: Final = 8
+"""Less free space than an eighth of the buffer is not worth another read from the socket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Entries that became frames in one call."""
+class TakenEntries:
+    """Entries that one call of :meth:`EntryBuffer.take` converted to frames."""
 
     entries: int
     messages: int
-    """Permits that they took: the sizes of their batches; 1 for each that is not a batch or does not parse."""
+    """Permits that they used: the size of each batch; 1 for each entry that is not a batch or does not parse."""
     frame_bytes: int
     with_broker_metadata: int
-    """Entries that begin with the broker's metadata."""
+    """Entries that begin with broker entry metadata."""
 
 
 class EntryBuffer:
-    """Bytes as they arrive, in front of them the frames of the entries taken.
+    """A receive buffer that collects entry frames before the bytes not parsed yet.
 
     Args:
-        capacity_bytes: Size of the buffer; one frame that is larger gets a buffer of its own size.
-        max_frame_bytes: What a peer may announce; it is refused before anything is set aside for it.
+        capacity_bytes: Size of the buffer; it grows for a single larger frame.
+        max_frame_bytes: Largest frame; a larger one is rejected before memory is allocated for it.
     """
 
     def __init__(self, capacity_bytes: int, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._capacity = max(capacity_bytes, _SMALLEST_BYTES)
+        self._capacity = max(capacity_bytes, _MIN_CAPACITY_BYTES)
         self._use(self._capacity)
-        self._taken = 0  # frames of entries stand before it
-        self._start = 0  # bytes that are not parsed yet stand from here
-        self._end = 0  # to here
+        self._taken = 0  # end of the entry frames
+        self._start = 0  # start and end of the bytes not parsed yet
+        self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes may be put, once every whole frame is dealt with.
+        """Return the free part of the buffer for the next bytes; call it after handling every whole frame.
 
-        Empty where too little is left behind the entries: they must be cut off first.
+        Empty if too little is left after the entries: call :meth:`cut` first.
         """
         if self._start == self._end:
             self._start = self._end = self._taken
         held = self._end - self._start
-        wanted = max(self._frame_bytes(), held + self._data.size // _ROOM)
+        wanted = max(self._frame_bytes(), held + self._data.size // _MIN_SPACE_FRACTION)
         if self._start + wanted > self._data.size:
             if self._taken and self._taken + wanted > self._data.size:
                 return memoryview(b"")
@@ -177,16 +177,16 @@ class EntryBuffer:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Take note of ``count`` bytes put into the space."""
+        """Account for ``count`` bytes written to :meth:`space`."""
         self._end += count
 
-    def take(self, consumer_id: int, ledger_id: int, first: int, last: int) -> Taken:
-        """Turn the MESSAGEs that bring entries ``first`` to ``last``, one after the other, into frames.
+    def take(self, consumer_id: int, ledger_id: int, first: int, last: int) -> TakenEntries:
+        """Convert the MESSAGEs with entries ``first`` to ``last``, in order, to entry frames.
 
-        Stops at the first frame that is none of them, or not whole yet.
+        Stops at the first frame that is another command, or incomplete.
 
         Raises:
-            InvalidFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: Sizes contradict each other or exceed the limit.
         """
         found = np.array([self._taken, first, 0, 0, self._start], np.int64)
         code = calls.take_messages(
@@ -201,17 +201,17 @@ class EntryBuffer:
         )
         taken, entry_id, messages, stamped, start = found.tolist()
         before, self._taken, self._start = self._taken, taken, start
-        if code == layout.BAD_FRAME:
+        if code == layout.INVALID_FRAME:
             self._refuse()
-        return Taken(entry_id - first, messages, taken - before, stamped)
+        return TakenEntries(entry_id - first, messages, taken - before, stamped)
 
     def frame(self) -> tuple[memoryview, memoryview] | None:
-        """Command and payload of the next frame, which is passed over; None where it is not whole yet.
+        """Consume the next frame and return its command and payload; None if it is incomplete.
 
         The views are valid until the next bytes are received.
 
         Raises:
-            InvalidFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: Sizes contradict each other or exceed the limit.
         """
         held = self._end - self._start
         if held < HEAD.size:
@@ -226,7 +226,7 @@ class EntryBuffer:
         return self._view[command : command + size], self._view[command + size : self._start]
 
     def cut(self) -> memoryview:
-        """The frames taken so far. Their memory is the caller's; the buffer goes on in another."""
+        """Return the entry frames taken so far. The caller owns their memory; the buffer continues in new memory."""
         frames = self._view[: self._taken]
         rest = self._data[self._start : self._end]
         self._use(max(self._capacity, self._frame_bytes()))
@@ -239,14 +239,14 @@ class EntryBuffer:
         self._view = memoryview(self._data.data)
 
     def _frame_bytes(self) -> int:
-        """Size of the frame under way, as far as it is known."""
+        """Return the size of the next frame, or of its header if the size is unknown yet."""
         if self._end - self._start < SIZE_BYTES:
             return HEAD.size
         (total,) = struct.unpack_from(">I", self._view, self._start)
         return SIZE_BYTES + min(int(total), self.max_frame_bytes)
 
     def _move_up(self) -> None:
-        """Move what is not parsed yet to directly behind the entries; where there are none, make it fit."""
+        """Move the bytes not parsed yet directly after the entries; without entries, grow the buffer if needed."""
         rest = self._data[self._start : self._end]
         size = self._frame_bytes()
         if self._taken or size <= self._data.size:
@@ -259,6 +259,6 @@ class EntryBuffer:
     def _refuse(self) -> NoReturn:
         total, size = HEAD.unpack_from(self._view, self._start)
         raise InvalidFrame(
-            f"a frame of {total} bytes with a command of {size}; the limit is {self.max_frame_bytes}, which follows "
-            "from the broker's maxMessageSize"
+            f"invalid frame of {total} bytes with a command of {size}; the limit is {self.max_frame_bytes}, from the "
+            "broker's maxMessageSize"
         )

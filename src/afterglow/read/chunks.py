@@ -204,7 +204,7 @@ class CompleteMessage:
         served = next(self.neighbours.after(seen.position), None)
         if served is not None and _start(served.run) == seen.position:
             run = served.run
-            for chunk in find_marks(run.data, run.frames.part(0, 1)).chunks():
+            for chunk in find_marks(run.data, run.frames.slice(0, 1)).chunks():
                 return seen_chunk(run, chunk, 0, payload=True).payload or b""
         raise IncompleteMessage(f"its chunk in entry {seen.position} does not exist any more")
 

@@ -135,7 +135,7 @@ def frame_run(ledger_id: int, data: Buffer, data_first: int, *, first: int, last
         raise LedgerMissing(f"the copy of ledger {ledger_id} has no entry {first}")
     limit = int(frames.offsets[low]) + max_bytes
     high = min(int(frames.offsets.searchsorted(limit, side="right")) - 1, last - data_first + 1, len(frames))
-    return FrameRun(ledger_id, view, frames.part(low, max(high, low + 1)))
+    return FrameRun(ledger_id, view, frames.slice(low, max(high, low + 1)))
 
 
 class HotCopy:

@@ -88,7 +88,7 @@ class Inspection:
             # The column needs a number even if the ledger is not known.
             ledger_id = -1 if block.ledger_id is None else block.ledger_id
             for messages in decode_messages(block.data, block.block.frames, ledger_id, check=True):
-                self.damage.extend(Damage(block.ledger_id, each.entry_id, each.reason) for each in messages.bad)
+                self.damage.extend(Damage(block.ledger_id, each.entry_id, each.reason) for each in messages.unreadable)
                 yield messages.batch
 
     def _blocks_by_headers(self) -> Iterator[InspectedBlock]:

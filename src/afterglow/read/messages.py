@@ -148,7 +148,7 @@ class MessageBatches:
             marked=marked,
         ):
             if self._on_corrupt is not None:
-                for bad in messages.bad:
+                for bad in messages.unreadable:
                     self._on_corrupt(CorruptEntry(f"entry {run.ledger_id}:{bad.entry_id}: {bad.reason}"))
             batch = messages.batch
             wanted = self._row_filter(batch, run)

@@ -324,7 +324,7 @@ class _ScanCursor:
         last = min(self._scan.last, frames.end_entry_id - 1)
         if first <= last:
             skipped = first - frames.first_entry_id
-            yield FrameRun(run.ledger_id, run.data, frames.part(skipped, last - frames.first_entry_id + 1))
+            yield FrameRun(run.ledger_id, run.data, frames.slice(skipped, last - frames.first_entry_id + 1))
 
 
 def _joined(found: Iterator[tuple[FrameRun, int | None]], data: memoryview) -> Iterator[FrameRun]:

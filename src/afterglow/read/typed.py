@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from afterglow.errors import CorruptMetadata
 from afterglow.format.schema import MESSAGES, SchemaVersion, choose
-from afterglow.format.typed.columns import NOTHING, Values, decode, reason
+from afterglow.format.typed.columns import NULL_ROW, Values, decode, reason
 from afterglow.format.typed.definitions import read_definition
 from afterglow.format.typed.nodes import BYTES, PLAIN, Leaf, Undecodable, ValueKind, arrow_type, column_form, merge
 from afterglow.format.typed.programs import Compiler
@@ -91,7 +91,7 @@ class ValueDecoding:
     """Decoding of the values of one schema version."""
 
     program_part: int
-    """The part of the program; NOTHING: they cannot be decoded."""
+    """The part of the program; NULL_ROW: they cannot be decoded."""
     reason: str | None
     """Why they cannot be decoded; a column of bytes has them all the same."""
 
@@ -133,12 +133,12 @@ class SchemaColumn:
         self.name = name
         self.type: pa.DataType = arrow_type(target)
         self.program = program = compiler.program()
-        self.raw = NOTHING if raw is None else program.by_instruction(raw)
+        self.raw = NULL_ROW if raw is None else program.by_instruction(raw)
         """Part of the program for values without a known schema."""
         self._decodings = {}
         for key, found in read.items():
             number = compiled.get(key)
-            program_part = NOTHING if number is None else program.by_instruction(number)
+            program_part = NULL_ROW if number is None else program.by_instruction(number)
             self._decodings[key] = ValueDecoding(program.by_json if found.as_json else program_part, found.reason)
 
     def decoding(self, topic: str, version: bytes) -> ValueDecoding | None:
@@ -253,8 +253,8 @@ class TypedColumns:
             reasons.set(values.lengths < 0, None)
         if encrypted.any():
             reasons.set(encrypted, _ENCRYPTED)
-            value_parts[encrypted] = self._value.raw if form is _PairEncoding.WHOLE else NOTHING
-            key_parts[encrypted] = NOTHING
+            value_parts[encrypted] = self._value.raw if form is _PairEncoding.WHOLE else NULL_ROW
+            key_parts[encrypted] = NULL_ROW
         keys = Values(values.data, values.places, np.full(len(rows), -1))
         if form is _PairEncoding.INLINE:
             keys, values, damaged = values.pairs()
@@ -323,7 +323,7 @@ class TypedColumns:
 
     def _find(self, topic: str, version: bytes | None) -> _VersionDecoding:
         known = self._schemas.get(topic, {})
-        nothing = ValueDecoding(NOTHING, None)
+        nothing = ValueDecoding(NULL_ROW, None)
         if version is None:
             why = _NO_VERSION if known else None
             return _VersionDecoding(

@@ -1,8 +1,8 @@
-"""Running the program of a definition over the bytes of one value: Avro's binary encoding, and Pulsar's plain values.
+"""Interpreter of compiled definitions for one value: Avro's binary encoding, and values of primitive schemas.
 
-A record is its fields one behind the other and leaves no trace of itself, so a program is a list of instructions, with
-a stack only for arrays and maps. Every length is checked before use, and no value may claim more items than it has
-bytes: without that bound a few bytes would ask for any number of items that take none.
+An Avro record is the concatenation of its fields, so a program is a list of instructions, with a stack only for arrays
+and maps. Every length is checked before use, and no value may claim more items than it has bytes: without that limit a
+few bytes could claim any number of items of size zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from afterglow.format._kernels.cells import (
     put_struct,
     put_text,
     put_wide,
-    text_room,
+    reserve_text,
 )  # fmt: skip
 from afterglow.format._kernels.primitives import (
     be32,
@@ -36,7 +36,7 @@ from afterglow.format._kernels.primitives import (
     varint,
 )
 
-_MOST = np.int64(2**63 - 1)
+_INT64_MAX = np.int64(2**63 - 1)
 _HEX = np.int64(0x27)
 _DAY_NANOS = np.int64(v.DAY_NANOS)
 _DAYS = np.int64(2**31)
@@ -46,14 +46,14 @@ _SIGN = np.int64(-(2**63))
 @njit(forceinline=True)
 def _zigzag(data, at, end):
     coded, at = varint(data, at, end)
-    return ((coded >> 1) & _MOST) ^ -(coded & 1), at
+    return ((coded >> 1) & _INT64_MAX) ^ -(coded & 1), at
 
 
 @njit(forceinline=True)
 def _scaled(value, times, divided):
-    """``(value * times // divided, whether it fits)``; one of both is 1."""
+    """Return ``(value * times // divided, whether it fits)``; one of both factors is 1."""
     if times > 1:
-        if value > _MOST // times or value < -(_MOST // times):
+        if value > _INT64_MAX // times or value < -(_INT64_MAX // times):
             return np.int64(0), False
         return value * times, True
     if divided > 1:
@@ -64,7 +64,7 @@ def _scaled(value, times, divided):
 
 @njit(forceinline=True)
 def _number(data, at, length):
-    """A signed big-endian number of 1, 2, 4 or 8 bytes."""
+    """Read a signed big-endian number of 1, 2, 4 or 8 bytes."""
     if length == 8:
         return be64(data, at)
     if length == 4:
@@ -78,7 +78,7 @@ def _number(data, at, length):
 
 @njit(forceinline=True)
 def _below(high, low, other_high, other_low):
-    """Whether one signed number of 128 bits is less than another."""
+    """Return whether one signed 128-bit number is less than another."""
     if high != other_high:
         return high < other_high
     return (low ^ _SIGN) < (other_low ^ _SIGN)
@@ -86,12 +86,12 @@ def _below(high, low, other_high, other_low):
 
 @njit
 def _put_decimal(columns, c, state, data, at, length, bounds):
-    """Append a big-endian number of any length; a code where it does not fit."""
+    """Append a big-endian number of any length; returns a code if it does not fit."""
     negative = length > 0 and u8(data, at) >= 0x80
     fill = np.int64(0xFF) if negative else np.int64(0)
     while length > 16:
         if u8(data, at) != fill:
-            return v.RANGE
+            return v.OUT_OF_RANGE
         at += 1
         length -= 1
     low = np.int64(-1) if negative else np.int64(0)
@@ -100,17 +100,17 @@ def _put_decimal(columns, c, state, data, at, length, bounds):
         high = (high << 8) | ((low >> 56) & 0xFF)
         low = (low << 8) | u8(data, at + i)
     if (high < 0) != negative:
-        return v.RANGE
+        return v.OUT_OF_RANGE
     too_much = not _below(high, low, get(bounds, 0), get(bounds, 1))
     if too_much or not _below(get(bounds, 2), get(bounds, 3), high, low):
-        return v.RANGE
+        return v.OUT_OF_RANGE
     return v.GOOD if put_wide(columns, c, state, low, high) else v.FULL
 
 
 @njit
 def _put_uuid(columns, c, state, data, at):
     """Append sixteen bytes as the text of a UUID."""
-    target = text_room(columns, c, state, 36)
+    target = reserve_text(columns, c, state, 36)
     if target < 0:
         return False
     to = 0
@@ -128,73 +128,73 @@ def _put_uuid(columns, c, state, data, at):
 
 @njit
 def plain_value(data, at, end, op, c, x, y, columns, state):
-    """Append a value that takes all bytes from ``at`` to ``end``."""
+    """Append a value of a primitive schema: all bytes from ``at`` to ``end``."""
     length = end - at
-    room = True
+    appended = True
     if op == v.PLAIN_STRING:
         if not is_utf8(data, at, end):
-            return v.NO_TEXT
-        room = put_text(columns, c, state, data, at, length)
+            return v.INVALID_UTF8
+        appended = put_text(columns, c, state, data, at, length)
     elif op == v.PLAIN_BYTES:
-        room = put_text(columns, c, state, data, at, length)
+        appended = put_text(columns, c, state, data, at, length)
     elif op == v.PLAIN_NUMBER:
         if length != x:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         number = _number(data, at, x)
         if y == v.LONG_AS_FLOAT:
             number = float_bits(np.float64(number))
         elif y == v.LONG_AS_DOUBLE:
             number = double_bits(np.float64(number))
-        room = put_number(columns, c, state, number)
+        appended = put_number(columns, c, state, number)
     elif op == v.PLAIN_BOOLEAN:
         if length != 1:
-            return v.LENGTH
-        room = put_number(columns, c, state, np.int64(u8(data, at) != 0))
+            return v.WRONG_LENGTH
+        appended = put_number(columns, c, state, np.int64(u8(data, at) != 0))
     elif op == v.PLAIN_FLOAT:
         if length != 4:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         bits = be32(data, at)
-        room = put_number(columns, c, state, double_bits(double_of_float(bits)) if y == v.FLOAT_AS_DOUBLE else bits)
+        appended = put_number(columns, c, state, double_bits(double_of_float(bits)) if y == v.FLOAT_AS_DOUBLE else bits)
     elif op == v.PLAIN_DOUBLE:
         if length != 8:
-            return v.LENGTH
-        room = put_number(columns, c, state, be64(data, at))
+            return v.WRONG_LENGTH
+        appended = put_number(columns, c, state, be64(data, at))
     elif op == v.PLAIN_TIME or op == v.PLAIN_CLOCK:
         if length != 8:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         time, fits = _scaled(be64(data, at), x, y)
         if not fits or (op == v.PLAIN_CLOCK and (time < 0 or time >= _DAY_NANOS)):
-            return v.RANGE
-        room = put_number(columns, c, state, time)
+            return v.OUT_OF_RANGE
+        appended = put_number(columns, c, state, time)
     elif op == v.PLAIN_DATE:
         if length != 8:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         days = be64(data, at)
         if days < -_DAYS or days >= _DAYS:
-            return v.RANGE
-        room = put_number(columns, c, state, days)
+            return v.OUT_OF_RANGE
+        appended = put_number(columns, c, state, days)
     elif op == v.PLAIN_INSTANT:
         if length != 12:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         seconds, fits = _scaled(be64(data, at), np.int64(1_000_000), np.int64(1))
         nanos = be32(data, at + 8)
-        if not fits or nanos < 0 or nanos >= 1_000_000_000 or seconds > _MOST - 1_000_000:
-            return v.RANGE
-        room = put_number(columns, c, state, seconds + nanos // 1000)
+        if not fits or nanos < 0 or nanos >= 1_000_000_000 or seconds > _INT64_MAX - 1_000_000:
+            return v.OUT_OF_RANGE
+        appended = put_number(columns, c, state, seconds + nanos // 1000)
     else:  # PLAIN_LOCAL
         if length != 16:
-            return v.LENGTH
+            return v.WRONG_LENGTH
         days, fits = _scaled(be64(data, at), np.int64(86_400_000_000), np.int64(1))
         nanos = be64(data, at + 8)
-        if not fits or nanos < 0 or nanos >= _DAY_NANOS or days > _MOST - 86_400_000_000:
-            return v.RANGE
-        room = put_number(columns, c, state, days + nanos // 1000)
-    return v.GOOD if room else v.FULL
+        if not fits or nanos < 0 or nanos >= _DAY_NANOS or days > _INT64_MAX - 86_400_000_000:
+            return v.OUT_OF_RANGE
+        appended = put_number(columns, c, state, days + nanos // 1000)
+    return v.GOOD if appended else v.FULL
 
 
 @njit
 def avro_value(data, at, end, program, pc, texts, columns, stack, state):
-    """Append one value, decoded by the program that begins at instruction ``pc``; GOOD, FULL, or what is wrong."""
+    """Append one value, decoded by the program at instruction ``pc``; returns GOOD, FULL, or an error code."""
     depth = 0
     budget = end - at
     while True:
@@ -205,9 +205,9 @@ def avro_value(data, at, end, program, pc, texts, columns, stack, state):
         c = get(instruction, 1)
         x = get(instruction, 2)
         y = get(instruction, 3)
-        room = True
+        appended = True
         if op == v.ITEMS:
-            # As if the last item of a block had just been read.
+            # Start in the state after the last item of a block.
             frame = stack + 8 * v.FRAME * depth
             put(frame, 0, c)
             put(frame, 1, x)
@@ -221,12 +221,12 @@ def avro_value(data, at, end, program, pc, texts, columns, stack, state):
             if left == 0:
                 left, at = _zigzag(data, at, end)
                 if at < 0:
-                    return v.ENDS
+                    return v.TRUNCATED
                 if left < 0:
                     left = -left
                     size, at = _zigzag(data, at, end)
                     if at < 0 or size < 0:
-                        return v.ENDS
+                        return v.TRUNCATED
                 if left == 0:
                     depth -= 1
                     if not put_list(columns, get(frame, 0), state):
@@ -234,100 +234,102 @@ def avro_value(data, at, end, program, pc, texts, columns, stack, state):
                     pc = get(frame, 2)
                     continue
                 if left < 0 or left > budget:
-                    return v.MANY_ITEMS
+                    return v.TOO_MANY_ITEMS
                 budget -= left
             put(frame, 3, left)
             pc = get(frame, 1)
         elif op == v.LONG or op == v.INT or op == v.CLOCK or op == v.LONG_AS_DOUBLE or op == v.LONG_AS_FLOAT:
             number, at = _zigzag(data, at, end)
             if at < 0:
-                return v.ENDS
+                return v.TRUNCATED
             if op == v.LONG or op == v.CLOCK:
                 number, fits = _scaled(number, x, y)
                 if not fits or (op == v.CLOCK and (number < 0 or number >= _DAY_NANOS)):
-                    return v.RANGE
+                    return v.OUT_OF_RANGE
             elif op == v.INT:
                 if number < -(2**31) or number >= 2**31:
-                    return v.RANGE
+                    return v.OUT_OF_RANGE
             elif op == v.LONG_AS_DOUBLE:
                 number = double_bits(np.float64(number))
             else:
                 number = float_bits(np.float64(number))
-            room = put_number(columns, c, state, number)
+            appended = put_number(columns, c, state, number)
         elif op == v.STRING or op == v.BYTES:
             length, at = _zigzag(data, at, end)
             if at < 0 or length < 0 or length > end - at:
-                return v.ENDS
+                return v.TRUNCATED
             if op == v.STRING and not is_utf8(data, at, at + length):
-                return v.NO_TEXT
-            room = put_text(columns, c, state, data, at, length)
+                return v.INVALID_UTF8
+            appended = put_text(columns, c, state, data, at, length)
             at += length
         elif op == v.UNION:
             branch, at = _zigzag(data, at, end)
             if at < 0:
-                return v.ENDS
+                return v.TRUNCATED
             if branch < 0 or branch >= y:
-                return v.BRANCH
+                return v.UNKNOWN_BRANCH
             pc = get(program, x + branch)
         elif op == v.NULLS:
-            room = put_nulls(columns, state, program, x, y)
+            appended = put_nulls(columns, state, program, x, y)
         elif op == v.JUMP:
             pc = x
         elif op == v.STRUCT_BEGIN:
-            room = put_struct(columns, c, state)
+            appended = put_struct(columns, c, state)
         elif op == v.BOOLEAN:
             if at >= end:
-                return v.ENDS
-            room = put_number(columns, c, state, np.int64(u8(data, at) != 0))
+                return v.TRUNCATED
+            appended = put_number(columns, c, state, np.int64(u8(data, at) != 0))
             at += 1
         elif op == v.DOUBLE:
             if end - at < 8:
-                return v.ENDS
-            room = put_number(columns, c, state, np.int64(u64(data, at)))
+                return v.TRUNCATED
+            appended = put_number(columns, c, state, np.int64(u64(data, at)))
             at += 8
         elif op == v.FLOAT or op == v.FLOAT_AS_DOUBLE:
             if end - at < 4:
-                return v.ENDS
+                return v.TRUNCATED
             bits = u8(data, at) | (u8(data, at + 1) << 8) | (u8(data, at + 2) << 16) | (u8(data, at + 3) << 24)
-            room = put_number(columns, c, state, bits if op == v.FLOAT else double_bits(double_of_float(bits)))
+            appended = put_number(columns, c, state, bits if op == v.FLOAT else double_bits(double_of_float(bits)))
             at += 4
         elif op == v.ENUM:
             symbol, at = _zigzag(data, at, end)
             if at < 0:
-                return v.ENDS
+                return v.TRUNCATED
             if symbol < 0 or symbol >= y:
-                return v.SYMBOL
-            room = put_text(columns, c, state, texts, get(program, x + 2 * symbol), get(program, x + 2 * symbol + 1))
+                return v.UNKNOWN_SYMBOL
+            appended = put_text(
+                columns, c, state, texts, get(program, x + 2 * symbol), get(program, x + 2 * symbol + 1)
+            )
         elif op == v.FIXED:
             if x > end - at:
-                return v.ENDS
-            room = put_text(columns, c, state, data, at, x)
+                return v.TRUNCATED
+            appended = put_text(columns, c, state, data, at, x)
             at += x
         elif op == v.DECIMAL:
             length = y
             if y < 0:
                 length, at = _zigzag(data, at, end)
                 if at < 0 or length < 0:
-                    return v.ENDS
+                    return v.TRUNCATED
             if length > end - at:
-                return v.ENDS
+                return v.TRUNCATED
             code = _put_decimal(columns, c, state, data, at, length, program + 8 * x)
             if code != v.GOOD:
                 return code
             at += length
         elif op == v.UUID:
             if end - at < 16:
-                return v.ENDS
-            room = _put_uuid(columns, c, state, data, at)
+                return v.TRUNCATED
+            appended = _put_uuid(columns, c, state, data, at)
             at += 16
         elif op == v.END:
-            return v.GOOD if at == end else v.BEHIND
+            return v.GOOD if at == end else v.TRAILING_BYTES
         elif op == v.FAIL:
-            return v.MISFIT
+            return v.TYPE_MISMATCH
         else:
             code = plain_value(data, at, end, op, c, x, y, columns, state)
             if code != v.GOOD:
                 return code
             at = end
-        if not room:
+        if not appended:
             return v.FULL

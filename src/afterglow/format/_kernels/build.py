@@ -1,7 +1,7 @@
-"""Compiling the kernels, once per machine and release.
+"""Compilation of the kernels, once per machine and release.
 
-numba turns them into LLVM's language and LLVM into machine code, which ``native`` keeps on disk and loads without
-numba: importing numba alone takes longer than decoding a hundred megabytes.
+numba compiles them to LLVM IR, and LLVM to machine code, which ``native`` stores on disk and loads without numba:
+importing numba alone takes longer than decoding a hundred megabytes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _SOURCES = {
     "kernels": ("frames", "entries", "expand", "rows"),
     "typed": ("typed_rows",),
 }
-"""By image what its kernels are defined in; an image is compiled and loaded when it is first needed."""
+"""Modules of the kernels of each image; an image is compiled and loaded on first use."""
 
 _KERNELS: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-# What machine code may call: memory functions of the C library, and LLVM's own operations.
+# Functions that kernels may call: memory functions of the C library, and LLVM intrinsics.
 _ALLOWED = re.compile(r"llvm\..*|memcpy|memmove|memset")
 
 
 def kernel(arguments: int) -> Callable[[Callable[..., Any]], Any]:
-    """Mark a function of ``arguments`` integers, most of them addresses, that Python may call; it returns one."""
+    """Register a function that Python may call; it takes ``arguments`` integers, mostly addresses, and returns one."""
 
     def mark(function: Callable[..., Any]) -> Any:
         signature = (types.int64,) * arguments
-        # A kernel raises nothing and touches no object: without wrappers and Python's rules for division it needs no
-        # Python at all.
+        # A kernel raises nothing and uses no Python objects: without wrappers, and with numpy's division, it does not
+        # need the interpreter.
         bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         compiled = njit(error_model="numpy", nogil=True, **bare)(function)
         _KERNELS[function.__name__] = (compiled, signature)
@@ -61,5 +61,5 @@ def compile_kernels(machine: llvm.TargetMachine, image: str) -> tuple[dict[str, 
         whole.link_in(llvm.parse_assembly(function.inspect_llvm(signature)))
     for symbol in re.findall(r'^declare .*?@"?([^\s"(]+)', str(whole), re.MULTILINE):
         if not _ALLOWED.fullmatch(symbol):
-            raise RuntimeError(f"a kernel calls {symbol}, which is not there without Python")
+            raise RuntimeError(f"a kernel calls {symbol}, which is not available without Python")
     return symbols, machine.emit_object(whole)

@@ -1,6 +1,6 @@
-"""Python's interface to the kernels: functions that take arrays, and pass on their addresses and sizes.
+"""Python interface of the kernels: functions that take arrays and pass their addresses and sizes.
 
-The caller's frame holds every array while its kernel runs: an address alone would keep nothing alive.
+The caller must hold a reference to every array while its kernel runs: an address does not keep it alive.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def _at(array: NDArray[np.generic], kind: type[np.generic]) -> int:
 
 
 def find_frames(data: Bytes, start: int, end: int, first_id: int) -> tuple[Longs, int]:
-    """Offset of each frame in ``data[start:end]`` and behind the last, and the code of what ended them."""
-    # An entry has 100 bytes or more as a rule; where they are smaller, the most there can be is the second guess.
-    room = (end - start) // 100 + 64
+    """Return the offset of each frame in ``data[start:end]``, the end of the last, and the code of the scan's end."""
+    # Entries usually have 100 bytes or more; if this capacity is too small, the second one is the maximum.
+    capacity = (end - start) // 100 + 64
     while True:
-        offsets = np.empty(room, np.int64)
-        count = kernels().find_frames(_at(data, np.uint8), start, end, first_id, _at(offsets, np.int64), room)
+        offsets = np.empty(capacity, np.int64)
+        count = kernels().find_frames(_at(data, np.uint8), start, end, first_id, _at(offsets, np.int64), capacity)
         if count >= 0:
-            # What ended them stands behind the offsets.
+            # The code follows the offsets.
             return offsets[: count + 1], int(offsets[count + 1])
-        room = (end - start) // 12 + 3
+        capacity = (end - start) // 12 + 3
 
 
 def frame_values(data: Bytes, start: int, end: int, first_id: int, count: int) -> Bytes | None:
-    """The values in ``data[start:end]``, each behind its length, as frames; None where they are not ``count``."""
+    """Return the length-prefixed values in ``data[start:end]`` as frames; None if there are not exactly ``count``."""
     out = np.empty(end - start + 8 * count, np.uint8)
     written = kernels().frame_values(_at(data, np.uint8), start, end, first_id, count, _at(out, np.uint8))
     return None if written < 0 else out
@@ -50,7 +50,7 @@ def frame_values(data: Bytes, start: int, end: int, first_id: int, count: int) -
 def take_messages(
     data: Bytes, start: int, end: int, limit: int, *, consumer: int, ledger: int, last: int, found: Longs
 ) -> int:
-    """Turn MESSAGEs in ``data[start:end]`` into frames; see the kernel for ``found``. Returns what ended it."""
+    """Convert MESSAGEs in ``data[start:end]`` to frames; see the kernel for ``found``. Returns the code of the end."""
     scratch = np.empty(layout.COLUMNS, np.int64)
     return kernels().take_messages(
         _at(data, np.uint8), start, end, limit, consumer, ledger, last, _at(scratch, np.int64), _at(found, np.int64)
@@ -58,21 +58,21 @@ def take_messages(
 
 
 def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> int:
-    """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a bad one has only its STATUS.
+    """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a corrupt one has only its STATUS.
 
     Returns:
-        All bits that are in the FLAGS of a good one.
+        The union of the FLAGS of all good entries.
     """
     return kernels().parse_entries(_at(data, np.uint8), _at(offsets, np.int64), _at(rows, np.int64), len(rows), check)
 
 
 def read_marks(data: Bytes, rows: Longs, first_id: int, marks: Longs) -> int:
-    """Note what each good entry says that is MARKED, in order; ``marks`` has a row for each. Returns how many."""
+    """Write the marks of the good entries that are MARKED, in order; returns their number."""
     return kernels().read_marks(_at(data, np.uint8), _at(rows, np.int64), len(rows), first_id, _at(marks, np.int64))
 
 
 def measure_entries(data: Bytes, offsets: Longs) -> Longs:
-    """Min and max broker time, min and max publish time, first and last index of the entries; -1 is none."""
+    """Return min and max broker time, min and max publish time, first and last index of the entries; -1 for none."""
     found = np.full(6, -1, np.int64)
     scratch = np.empty(layout.COLUMNS, np.int64)
     kernels().measure_entries(
@@ -82,12 +82,12 @@ def measure_entries(data: Bytes, offsets: Longs) -> Longs:
 
 
 def count_messages(rows: Longs) -> int:
-    """How many messages the good entries claim to hold: no more than they give rows."""
+    """Return the number of messages that the good entries claim: at least as many as they have rows."""
     return kernels().count_messages(_at(rows, np.int64), len(rows))
 
 
 def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> tuple[int, int, int]:
-    """Check what entries claim and place what must be expanded.
+    """Check the claims of entries, and assign each compressed payload its offset in the arena.
 
     Returns:
         ``(arena bytes with slack, bytes of the repeated names, payloads left to a library)``
@@ -100,12 +100,12 @@ def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> 
 
 
 def expand_lz4(data: Bytes, rows: Longs, arena: Bytes) -> None:
-    """Expand every planned LZ4 payload into its place; bytes behind it, up to SLACK, may be overwritten."""
+    """Expand every planned LZ4 payload; up to SLACK bytes after it may be overwritten."""
     kernels().expand_lz4(_at(data, np.uint8), data.size, _at(rows, np.int64), len(rows), _at(arena, np.uint8))
 
 
 def fill_rows(data: Bytes, arena: Bytes, rows: Longs, first_id: int, outputs: Longs) -> int:
-    """Write every message of the good entries; returns how many rows were written, or TOO_LONG."""
+    """Write every message of the good entries; returns the number of rows written, or TOO_LONG."""
     scratch = np.empty(layout.COLUMNS, np.int64)
     return kernels().fill_rows(
         _at(data, np.uint8),
@@ -119,7 +119,7 @@ def fill_rows(data: Bytes, arena: Bytes, rows: Longs, first_id: int, outputs: Lo
 
 
 def gather(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, out: Bytes) -> None:
-    """Copy every noted text to its offset in ``out``."""
+    """Copy every text from its place in data or arena to its offset in ``out``."""
     kernels().gather(
         _at(data, np.uint8),
         data.size,
@@ -133,7 +133,7 @@ def gather(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, out: Bytes) 
 
 
 def gather_keys(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, coded: Bytes, out: Bytes) -> None:
-    """As ``gather``, with those keys decoded that stand as base64."""
+    """As ``gather``, and decode the keys that are base64."""
     kernels().gather_keys(
         _at(data, np.uint8),
         _at(arena, np.uint8),
@@ -148,7 +148,7 @@ def gather_keys(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, coded: 
 def note_properties(
     data: Bytes, arena: Bytes, spans: Longs, counts: Ints, places: Longs, keys: Ints, values: Ints
 ) -> None:
-    """Note where each key (``places[0]``) and value (``places[1]``) of each row's properties stands."""
+    """Write the source offset of each key (``places[0]``) and value (``places[1]``) of each row's properties."""
     kernels().note_properties(
         _at(data, np.uint8),
         _at(arena, np.uint8),
@@ -163,7 +163,7 @@ def note_properties(
 
 
 def text_kind(text: Bytes, offsets: Ints) -> int:
-    """ASCII, UTF8 or BROKEN: what the texts at ``offsets`` are, each for itself."""
+    """Return the encoding of the texts at ``offsets``, each checked by itself: ASCII, UTF8 or NOT_UTF8."""
     return kernels().text_kind(_at(text, np.uint8), _at(offsets, np.int32), offsets.size - 1)
 
 
@@ -180,8 +180,8 @@ def decode_values(
     nulls: tuple[int, int],
     wrong: Longs,
 ) -> int:
-    """Append rows from ``row`` on; returns the one that a column had no room for, or their number."""
-    stack = np.empty(v.FRAME * (v.DEEPEST + 1), np.int64)
+    """Append rows from ``row`` on; returns the first row that did not fit in a column, or their number."""
+    stack = np.empty(v.FRAME * (v.MAX_DEPTH + 1), np.int64)
     return kernels("typed").decode_values(
         _at(data, np.uint8),
         _at(places, np.int64),
@@ -201,7 +201,7 @@ def decode_values(
 
 
 def split_pairs(data: Bytes, places: Longs, lengths: Longs) -> Longs:
-    """Places and lengths of the keys, then those of the values; the place of the key is -1 where a row is damaged."""
+    """Return offsets and lengths of the keys, then of the values; the offset of the key is -1 if a row is corrupt."""
     found = np.empty((4, places.size), np.int64)
     kernels("typed").split_pairs(
         _at(data, np.uint8),

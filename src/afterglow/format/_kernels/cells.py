@@ -1,7 +1,7 @@
-"""Writing typed values into columns that may have no room left.
+"""Appending of typed values to columns of limited capacity.
 
-A function that appends returns False where a column is full, and has noted which: the row is then taken back, the
-column made larger, and the row decoded again.
+A function that appends returns False if a column is full, and records which: the caller rolls the row back, grows the
+column, and decodes the row again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from afterglow.format._kernels.primitives import copy, get, put, put8, put32, pu
 
 
 @njit(forceinline=True)
-def claim(columns, c, state):
-    """The next slot of a column, taken; -1 where it is full."""
+def claim_slot(columns, c, state):
+    """Claim the next slot of a column; returns -1 if it is full."""
     column = columns + 8 * v.WORDS * c
     slot = get(column, v.COUNT)
     if slot >= get(column, v.CAPACITY):
@@ -28,8 +28,8 @@ def claim(columns, c, state):
 
 @njit(forceinline=True)
 def put_number(columns, c, state, bits):
-    """Append the low bits of a number, as many as the column is wide."""
-    slot = claim(columns, c, state)
+    """Append the low bits of a number, up to the width of the column."""
+    slot = claim_slot(columns, c, state)
     if slot < 0:
         return False
     column = columns + 8 * v.WORDS * c
@@ -53,7 +53,7 @@ def put_number(columns, c, state, bits):
 @njit(forceinline=True)
 def put_wide(columns, c, state, low, high):
     """Append a number of 128 bits."""
-    slot = claim(columns, c, state)
+    slot = claim_slot(columns, c, state)
     if slot < 0:
         return False
     column = columns + 8 * v.WORDS * c
@@ -64,11 +64,11 @@ def put_wide(columns, c, state, low, high):
 
 
 @njit(forceinline=True)
-def text_room(columns, c, state, length):
-    """Where up to ``length`` bytes of text may be written; -1 where there is no room for them."""
+def reserve_text(columns, c, state, length):
+    """Return the address for ``length`` bytes of text; -1 if they exceed the capacity."""
     column = columns + 8 * v.WORDS * c
     used = get(column, v.USED)
-    short = length > get(column, v.ROOM) - used
+    short = length > get(column, v.TEXT_CAPACITY) - used
     if short or get(column, v.COUNT) >= get(column, v.CAPACITY):
         put(state, v.FULL_COLUMN, c)
         put(state, v.FULL_BYTES, length if short else 0)
@@ -78,7 +78,7 @@ def text_room(columns, c, state, length):
 
 @njit(forceinline=True)
 def end_text(columns, c, length):
-    """Append the text whose ``length`` bytes were written; there was room."""
+    """Append the text whose ``length`` bytes were written after :func:`reserve_text`."""
     column = columns + 8 * v.WORDS * c
     slot = get(column, v.COUNT)
     used = get(column, v.USED) + length
@@ -91,7 +91,7 @@ def end_text(columns, c, length):
 @njit(forceinline=True)
 def put_text(columns, c, state, data, at, length):
     """Append ``length`` bytes."""
-    target = text_room(columns, c, state, length)
+    target = reserve_text(columns, c, state, length)
     if target < 0:
         return False
     copy(target, data + at, length)
@@ -101,8 +101,8 @@ def put_text(columns, c, state, data, at, length):
 
 @njit(forceinline=True)
 def put_struct(columns, c, state):
-    """Append a struct that is there; its fields follow."""
-    slot = claim(columns, c, state)
+    """Append a struct that is not null; its fields follow."""
+    slot = claim_slot(columns, c, state)
     if slot < 0:
         return False
     put_bit(get(columns + 8 * v.WORDS * c, v.VALID), slot, 1)
@@ -111,8 +111,8 @@ def put_struct(columns, c, state):
 
 @njit(forceinline=True)
 def put_list(columns, c, state):
-    """Append the list of all items that were appended since the last one."""
-    slot = claim(columns, c, state)
+    """Append a list of all items appended since the previous list."""
+    slot = claim_slot(columns, c, state)
     if slot < 0:
         return False
     column = columns + 8 * v.WORDS * c
@@ -123,10 +123,10 @@ def put_list(columns, c, state):
 
 @njit
 def put_nulls(columns, state, words, at, count):
-    """Append null to each of the columns that ``count`` words name."""
+    """Append null to each of the columns listed in ``count`` words."""
     for i in range(count):
         c = get(words, at + i)
-        slot = claim(columns, c, state)
+        slot = claim_slot(columns, c, state)
         if slot < 0:
             return False
         column = columns + 8 * v.WORDS * c
@@ -155,20 +155,20 @@ def put_nulls(columns, state, words, at, count):
 
 
 @njit(forceinline=True)
-def keep(columns, count, state):
-    """Count the row that was written as whole."""
+def commit_row(columns, count, state):
+    """Commit the row that was written."""
     for c in range(count):
         column = columns + 8 * v.WORDS * c
-        put(column, v.COUNT_KEPT, get(column, v.COUNT))
-        put(column, v.USED_KEPT, get(column, v.USED))
-    put(state, v.SLOW_KEPT, get(state, v.SLOW_COUNT))
+        put(column, v.COUNT_COMMITTED, get(column, v.COUNT))
+        put(column, v.USED_COMMITTED, get(column, v.USED))
+    put(state, v.SLOW_COMMITTED, get(state, v.SLOW_COUNT))
 
 
 @njit(forceinline=True)
-def take_back(columns, count, state):
-    """Forget what was written since the last whole row."""
+def roll_back_row(columns, count, state):
+    """Discard everything written since the last commit."""
     for c in range(count):
         column = columns + 8 * v.WORDS * c
-        put(column, v.COUNT, get(column, v.COUNT_KEPT))
-        put(column, v.USED, get(column, v.USED_KEPT))
-    put(state, v.SLOW_COUNT, get(state, v.SLOW_KEPT))
+        put(column, v.COUNT, get(column, v.COUNT_COMMITTED))
+        put(column, v.USED, get(column, v.USED_COMMITTED))
+    put(state, v.SLOW_COUNT, get(state, v.SLOW_COMMITTED))

@@ -1,10 +1,10 @@
 """CRC32C of bytes in memory, inside kernels.
 
-x86-64 has an instruction for it (SSE 4.2, in every processor since 2008). Elsewhere eight bytes at a time go through
-eight tables ("slicing-by-8"), at about a third of the speed.
+x86-64 has an instruction for it (SSE 4.2, in every processor since 2008). Other machines process eight bytes at a time
+with eight tables ("slicing-by-8"), at about a third of the speed.
 
-The instruction takes three cycles and can begin anew in each: three adjacent ranges of bytes are processed in
-parallel, and their checksums combined by tables of what as many bytes of zeros make of a checksum.
+The instruction has a latency of three cycles and a throughput of one per cycle: three adjacent ranges of bytes are
+processed in parallel, and their checksums combined with tables of the effect of zero bytes on a checksum.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHORT = 336
 
 
 def _zeros(count: int) -> np.ndarray[Any, Any]:
-    """What ``count`` bytes of zeros make of a checksum, by each of its four bytes."""
+    """Return tables of the effect of ``count`` zero bytes on a checksum, for each of its four bytes."""
     bits = []
     for bit in range(32):
         crc = 1 << bit
@@ -90,7 +90,7 @@ _step8 = _step8_by_instruction if platform.machine() in {"x86_64", "AMD64"} else
 
 @njit(forceinline=True)
 def _behind(zeros, crc):
-    """The checksum of as many bytes of zeros behind what ``crc`` is of."""
+    """Return the checksum after appending as many zero bytes as ``zeros`` was computed for."""
     byte = np.uint64(0xFF)
     return (
         zeros[0, crc & byte]
@@ -102,7 +102,7 @@ def _behind(zeros, crc):
 
 @njit(forceinline=True)
 def _three(data, at, size, zeros, crc):
-    """Go on over three ranges of ``size`` bytes."""
+    """Continue the checksum over three ranges of ``size`` bytes."""
     second = third = np.uint64(0)
     for i in range(at, at + size, 8):
         crc = _step8(crc, u64(data, i))

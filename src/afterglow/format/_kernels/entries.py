@@ -1,10 +1,10 @@
-"""Parsing of entries: each entry's envelope into a row of integers, and the marks of some entries into a second table.
+"""Parsing of entries: each entry's envelope to a row of integers, and the marks of some entries to a second table.
 
 An entry is ``[0x0e02 size:u32 BrokerEntryMetadata]? [0x0e01 crc32c:u32]? size:u32 MessageMetadata payload``. The row
-holds offsets into the block, lengths and values; -1 stands for absent. Nothing is copied.
+contains offsets in the block, lengths and values; -1 means missing. Nothing is copied.
 
-Marks are the fields that only chunks, markers and messages of transactions have. They are read by a second pass over
-the metadata of these entries, so that all others pay nothing for it.
+Marks are the fields that only chunks, markers and messages of transactions have. A second pass over the metadata of
+these entries reads them, so that other entries cost nothing extra.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _message_metadata(data, at, end, row):
     while at < end:
         tag, at = varint(data, at, end)
         if at < 0:
-            return layout.BAD_METADATA
+            return layout.CORRUPT_METADATA
         field = tag >> 3
         wire = tag & 7
         if wire == 0:
             value, at = varint(data, at, end)
             if at < 0:
-                return layout.BAD_METADATA
+                return layout.CORRUPT_METADATA
             if field == 2:
                 sequence_id = value
                 seen |= 2
@@ -63,7 +63,7 @@ def _message_metadata(data, at, end, row):
             elif field == 8:
                 put(row, layout.CODEC, value)
             elif field == 9:
-                put(row, layout.UNPACKED, value & 0xFFFFFFFF)
+                put(row, layout.UNCOMPRESSED, value & 0xFFFFFFFF)
             elif field == 11:
                 put(row, layout.MESSAGES, max(np.int64(np.int32(value)), 0))
             elif field == 12:
@@ -85,7 +85,7 @@ def _message_metadata(data, at, end, row):
         elif wire == 2:
             length, at = varint(data, at, end)
             if at < 0 or length < 0 or length > end - at:
-                return layout.BAD_METADATA
+                return layout.CORRUPT_METADATA
             if field == 1:
                 producer = at
                 producer_len = length
@@ -107,7 +107,7 @@ def _message_metadata(data, at, end, row):
         else:
             at = skip(data, at, end, wire)
             if at < 0:
-                return layout.BAD_METADATA
+                return layout.CORRUPT_METADATA
     if seen & 7 != 7:
         return layout.MISSING_FIELD
     if seen == 31:
@@ -133,7 +133,7 @@ def parse_entry(data, at, end, row, check):
         if size < 0 or size > end - at - 6:
             return layout.TORN_BROKER_METADATA
         if not _broker_metadata(data, at + 6, at + 6 + size, row):
-            return layout.BAD_BROKER_METADATA
+            return layout.CORRUPT_BROKER_METADATA
         at += 6 + size
     if end - at >= 2 and u8(data, at) == 0x0E and u8(data, at + 1) == 0x01:
         if end - at < 6:
@@ -158,7 +158,7 @@ def parse_entry(data, at, end, row, check):
     put(row, layout.ORDERING_LEN, -1)
     put(row, layout.SCHEMA_LEN, -1)
     put(row, layout.CODEC, 0)
-    put(row, layout.UNPACKED, 0)
+    put(row, layout.UNCOMPRESSED, 0)
     put(row, layout.MESSAGES, -1)
     put(row, layout.EXPANDED_AT, -1)
     return _message_metadata(data, at + 4, at + 4 + size, row)
@@ -166,16 +166,16 @@ def parse_entry(data, at, end, row, check):
 
 @kernel(5)
 def parse_entries(data, offsets, rows, count, check):
-    """Parse ``count`` entries framed at ``offsets`` into ``rows``; a bad one has only its STATUS.
+    """Parse ``count`` entries framed at ``offsets`` into ``rows``; a corrupt one has only its STATUS.
 
     Returns:
-        All bits that are in the FLAGS of a good one.
+        The union of the FLAGS of all good entries.
     """
     flags = np.int64(0)
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
         at = get(offsets, i)
-        # By its own length, since what stands before the next frame may be the header of a block.
+        # By its own length, since the header of a block may precede the next frame.
         end = min(at + 12 + be32(data, at), get(offsets, i + 1))
         status = parse_entry(data, at + 12, end, row, check != 0)
         put(row, layout.STATUS, status)
@@ -188,8 +188,8 @@ def parse_entries(data, offsets, rows, count, check):
 def measure_entries(data, offsets, count, row, found):
     """Widen ``found`` over the ``count`` entries framed at ``offsets``; ``row`` is scratch.
 
-    ``found`` holds min and max broker time, min and max publish time, first and last index; -1 is none. Entries that
-    are no Pulsar messages count for nothing.
+    ``found`` contains min and max broker time, min and max publish time, first and last index; -1 for none. Entries
+    that are not Pulsar messages are ignored.
     """
     for i in range(count):
         if parse_entry(data, get(offsets, i) + 12, get(offsets, i + 1), row, False) != layout.GOOD:
@@ -214,7 +214,7 @@ def _widen(bounds, time):
 
 @njit(forceinline=True)
 def _note(data, at, end, mark):
-    """Note the fields of metadata that was parsed before: nothing in it is torn."""
+    """Read the fields of a mark from metadata that was parsed before, so that it is complete."""
     while at < end:
         tag, at = varint(data, at, end)
         field = tag >> 3
@@ -245,7 +245,7 @@ def _note(data, at, end, mark):
 
 @kernel(5)
 def read_marks(data, rows, count, first_id, marks):
-    """Note what each good entry says that is MARKED, in order; returns how many these are."""
+    """Write the marks of the good entries that are MARKED, in order; returns their number."""
     n = np.int64(0)
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
@@ -260,7 +260,7 @@ def read_marks(data, rows, count, first_id, marks):
         put(mark, layout.MARK_PAYLOAD_AT, get(row, layout.PAYLOAD_AT))
         put(mark, layout.MARK_PAYLOAD_LEN, get(row, layout.PAYLOAD_LEN))
         put(mark, layout.MARK_CODEC, get(row, layout.CODEC))
-        put(mark, layout.MARK_UNPACKED, get(row, layout.UNPACKED))
+        put(mark, layout.MARK_UNCOMPRESSED, get(row, layout.UNCOMPRESSED))
         at = get(row, layout.META_AT)
         _note(data, at, at + get(row, layout.META_LEN), mark)
         n += 1

@@ -1,7 +1,7 @@
-"""Planning and expanding of payloads: the number of messages, the offset of each payload in the arena, LZ4 blocks.
+"""Planning and expansion of payloads: number of messages, offset of each payload in the arena, LZ4 blocks.
 
-LZ4 payloads are raw blocks, as Pulsar's clients write them; each is measured, and expanded into exactly the size that
-its entry claims. Other codecs are left to their libraries.
+LZ4 payloads are raw blocks, as Pulsar's clients write them; each is expanded to exactly the size that its entry claims.
+Other codecs are left to their libraries.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from afterglow.format.compression import MAX_EXPANSION, Codec
 
 @njit
 def lz4_size(source, start, end, limit):
-    """Size of the block from ``start`` to ``end`` at an address when expanded; -1 if it is damaged or passes ``limit``.
+    """Return the expanded size of the block from ``start`` to ``end``; -1 if it is corrupt or exceeds ``limit``.
 
-    It makes a large claim worthless to an attacker: nothing is allocated that the block itself does not account for.
+    It protects against hostile claims: no memory is allocated that the block itself does not fill.
     """
     at = start
     size = 0
@@ -65,11 +65,10 @@ def lz4_size(source, start, end, limit):
 def lz4_expand(source, start, end, readable, target, size):
     """Expand the block from ``start`` to ``end`` at ``source`` into ``size`` bytes at ``target``.
 
-    ``source`` can be read up to ``readable``. ``target`` must reach ``layout.SLACK`` bytes further: they may be
-    overwritten.
+    ``source`` is readable up to ``readable``. ``layout.SLACK`` bytes after the target may be overwritten.
 
     Returns:
-        Whether the block fills ``size`` exactly.
+        Whether the block has exactly ``size`` bytes.
     """
     at = start
     to = 0
@@ -117,7 +116,7 @@ def lz4_expand(source, start, end, readable, target, size):
             return False
         origin = to - distance
         if distance >= 16:
-            # At most 15 bytes past the match are touched: inside the slack, and overwritten by what follows.
+            # At most 15 bytes past the match are written: within the slack, and overwritten by what follows.
             done = 0
             while done < match:
                 copy16(target + to + done, target + origin + done)
@@ -131,20 +130,20 @@ def lz4_expand(source, start, end, readable, target, size):
 
 _LAST_CODEC = int(max(Codec))
 _EXPANSION = tuple(MAX_EXPANSION.get(codec, 1) for codec in Codec)
-"""By codec, the most bytes that one stored byte can stand for."""
+"""By codec, the largest number of bytes that one stored byte can expand to."""
 
 _PLAUSIBLE = 16
-"""Above so many times its stored size an LZ4 payload is measured before anything is set aside for it.
+"""Ratio of claimed to stored size above which an LZ4 payload is measured before memory is allocated for it.
 
-A block does not contain its size, and the claim may be anything. Measuring costs as much as expanding, except where it
-is needed: what expands so far has few tokens.
+A block does not contain its size, and the claim may be anything. Measuring usually costs as much as expanding, but a
+block with such a ratio has few tokens.
 """
 
 _REPEATS = 64
-"""How many times its own size the producer name and schema version of a batch may take when repeated per message.
+"""Largest ratio of the producer names and schema versions, repeated per message, to the size of their batch.
 
-A name of 64 bytes on messages of ten takes 6 times; a name of a megabyte on a batch of ten thousand empty messages
-would take ten gigabytes, and is refused.
+A name of 64 bytes on messages of ten bytes has a ratio of 6; a name of a megabyte on a batch of ten thousand empty
+messages would take ten gigabytes, and is rejected.
 """
 
 
@@ -159,7 +158,7 @@ def _messages(row):
 
 @kernel(2)
 def count_messages(rows, count):
-    """How many messages the good entries claim to hold: no more than they give rows."""
+    """Return the number of messages that the good entries claim: at least as many as they have rows."""
     total = np.int64(0)
     for i in range(count):
         total += _messages(rows + 8 * layout.COLUMNS * i)
@@ -168,12 +167,12 @@ def count_messages(rows, count):
 
 @kernel(6)
 def plan_payloads(data, rows, count, want_value, limit, found):
-    """Check what each good entry claims, and give each payload that must be expanded its place (layout.EXPANDED_AT).
+    """Check the claims of each good entry, and assign each compressed payload its arena offset (layout.EXPANDED_AT).
 
-    No payload may expand beyond ``limit`` bytes, nor may the names that an entry's messages repeat.
+    Neither a payload nor the repeated names of an entry's messages may exceed ``limit`` bytes.
 
-    ``found`` takes the bytes of the arena with slack, the bytes of the repeated names, and the number of payloads
-    that are left to a library.
+    ``found`` receives the bytes of the arena with slack, the bytes of the repeated names, and the number of payloads
+    left to a library.
     """
     arena = np.int64(0)
     repeated = np.int64(0)
@@ -190,30 +189,30 @@ def plan_payloads(data, rows, count, want_value, limit, found):
             put(row, layout.STATUS, layout.UNKNOWN_CODEC)
             continue
         stored = get(row, layout.PAYLOAD_LEN)
-        size = stored if codec == 0 else get(row, layout.UNPACKED)
+        size = stored if codec == 0 else get(row, layout.UNCOMPRESSED)
         if batched:
             names = get(row, layout.PRODUCER_LEN) + max(get(row, layout.SCHEMA_LEN), 0)
             whole = size + get(row, layout.META_LEN)
             messages = get(row, layout.MESSAGES)
             if (
                 messages < 1
-                or messages > min(size // layout.SMALLEST_MESSAGE, layout.MOST_MESSAGES)
+                or messages > min(size // layout.SMALLEST_MESSAGE, layout.MAX_MESSAGES)
                 or names * messages > min(_REPEATS * whole, limit)
             ):
-                put(row, layout.STATUS, layout.BAD_BATCH_SIZE)
+                put(row, layout.STATUS, layout.INVALID_BATCH_SIZE)
                 continue
             repeated += names * messages
         if codec == 0 or not (batched or want_value != 0) or (size == 0 and stored == 0):
             continue
         if size > limit or size > stored * _EXPANSION[codec]:
-            put(row, layout.STATUS, layout.BAD_COMPRESSION)
+            put(row, layout.STATUS, layout.CORRUPT_COMPRESSION)
             continue
         if codec != layout.LZ4:
             others += 1
         else:
             at = get(row, layout.PAYLOAD_AT)
             if size > _PLAUSIBLE * stored and lz4_size(data, at, at + stored, size) != size:
-                put(row, layout.STATUS, layout.BAD_COMPRESSION)
+                put(row, layout.STATUS, layout.CORRUPT_COMPRESSION)
                 continue
         put(row, layout.EXPANDED_AT, arena)
         arena += size
@@ -225,9 +224,9 @@ def plan_payloads(data, rows, count, want_value, limit, found):
 
 @kernel(5)
 def expand_lz4(data, readable, rows, count, arena):
-    """Expand every planned layout.LZ4 payload into its place; bytes behind it, up to layout.SLACK, may be overwritten.
+    """Expand every planned layout.LZ4 payload; up to layout.SLACK bytes after it may be overwritten.
 
-    The data can be read up to ``readable``.
+    The data is readable up to ``readable``.
     """
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
@@ -239,6 +238,6 @@ def expand_lz4(data, readable, rows, count, arena):
             continue
         at = get(row, layout.PAYLOAD_AT)
         target = arena + get(row, layout.EXPANDED_AT)
-        if not lz4_expand(data, at, at + get(row, layout.PAYLOAD_LEN), readable, target, get(row, layout.UNPACKED)):
-            put(row, layout.STATUS, layout.BAD_COMPRESSION)
+        if not lz4_expand(data, at, at + get(row, layout.PAYLOAD_LEN), readable, target, get(row, layout.UNCOMPRESSED)):
+            put(row, layout.STATUS, layout.CORRUPT_COMPRESSION)
     return count

@@ -1,9 +1,9 @@
-"""Framing of entries, ``length:int32 · id:int64 · length bytes``: finding the frames of a block, and writing frames.
+"""Framing of entries, ``length:int32 · id:int64 · length bytes``: scanning the frames of a block, and writing frames.
 
-Frames are written from the values of a MapFile, each ``length:int32 · length bytes``, into a second buffer; and from
-the MESSAGE commands of a broker in place. A MESSAGE is ``total:u32 · size:u32 · BaseCommand · entry``. The bytes before
-the entry are at least twenty (the sizes, and twelve of a command that names consumer, ledger and entry), while the
-header of a frame has twelve: frames only overwrite bytes that have been parsed already.
+Frames are written from the values of a MapFile, each ``length:int32 · length bytes``, to a second buffer; and from the
+MESSAGE commands of a broker in place. A MESSAGE is ``total:u32 · size:u32 · BaseCommand · entry``. At least twenty
+bytes precede the entry (eight of sizes, and twelve of a command with consumer, ledger and entry), while the header of a
+frame has twelve: frames only overwrite bytes that have been parsed already.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _PADDING = (0xFE, 0xDC, 0xDE, 0xAD)
 
 @njit(forceinline=True)
 def _padding(data, start, end):
-    """WHOLE if padding stands from ``start`` to ``end``."""
+    """Return WHOLE if the bytes from ``start`` to ``end`` are padding."""
     for at in range(start, end):
         if u8(data, at) != _PADDING[(at - start) & 3]:
-            return layout.BAD_PADDING
+            return layout.INVALID_PADDING
     return layout.WHOLE
 
 
 @kernel(6)
-def find_frames(data, start, end, first_id, offsets, room):
-    """Write the offset of each frame between ``start`` and ``end`` into ``offsets``, which has ``room`` numbers.
+def find_frames(data, start, end, first_id, offsets, capacity):
+    """Write the offset of each frame between ``start`` and ``end`` to ``offsets``, which holds ``capacity`` numbers.
 
-    Behind the frames' offsets stand the offset behind the last one, and the code of what ended them.
+    After the offsets of the frames come the end of the last one, and the code of the scan's end.
 
     Returns:
-        The number of frames, or -1 if the room does not suffice.
+        The number of frames, or -1 if the capacity does not suffice.
     """
     at = start
     count = 0
     code = layout.WHOLE
     while at < end:
-        if count + 2 >= room:
+        if count + 2 >= capacity:
             return -1
         put(offsets, count, at)
         length = be32(data, at) if at + 4 <= end else -1
@@ -71,10 +71,10 @@ _LENGTH_BYTES = 4
 def frame_values(data, start, end, first_id, count, out):
     """Write ``count`` values of ``data[start:end]`` to ``out`` as frames with ids from ``first_id`` on.
 
-    ``out`` has room for all bytes of the values and 8 more for each.
+    ``out`` has space for all bytes of the values and 8 more for each.
 
     Returns:
-        How many bytes were written, or -1 where the values are not that many or do not end there.
+        The number of bytes written, or -1 if there are not exactly ``count`` values up to ``end``.
     """
     at = start
     to = 0
@@ -96,7 +96,7 @@ _MESSAGE = 9  # the type of the command, and the number of its field
 
 @njit(forceinline=True)
 def _numbers(data, at, end):
-    """The first two fields of a message where they are numbers, -1 where they are absent; True unless it is torn."""
+    """Return fields 1 and 2 of a protobuf message as numbers, -1 if missing, and whether the message is complete."""
     first = second = np.int64(-1)
     while at < end:
         tag, at = varint(data, at, end)
@@ -116,8 +116,8 @@ def _numbers(data, at, end):
 
 
 @njit(forceinline=True)
-def _stretch(data, at, end, wanted):
-    """Where the message in field ``wanted`` stands, from and to; -1 where it is absent or something is torn."""
+def _submessage(data, at, end, wanted):
+    """Return start and end of the message in field ``wanted``; -1 if it is missing or truncated."""
     start = stop = np.int64(-1)
     while at < end:
         tag, at = varint(data, at, end)
@@ -139,17 +139,17 @@ def _stretch(data, at, end, wanted):
 
 @njit(forceinline=True)
 def _is_entry(data, at, end, consumer, ledger, entry):
-    """Whether the command is the MESSAGE that brings this entry to this consumer."""
+    """Return whether the command is the MESSAGE with this entry for this consumer."""
     kind, _, whole = _numbers(data, at, end)
     if not whole or kind != _MESSAGE:
         return False
-    at, end = _stretch(data, at, end, _MESSAGE)
+    at, end = _submessage(data, at, end, _MESSAGE)
     if at < 0:
         return False
     to, _, whole = _numbers(data, at, end)
     if not whole or to != consumer:
         return False
-    at, end = _stretch(data, at, end, 2)
+    at, end = _submessage(data, at, end, 2)
     if at < 0:
         return False
     ledger_id, entry_id, whole = _numbers(data, at, end)
@@ -158,14 +158,14 @@ def _is_entry(data, at, end, consumer, ledger, entry):
 
 @kernel(9)
 def take_messages(data, start, end, limit, consumer, ledger, last, row, found):
-    """Turn the MESSAGEs in ``data[start:end]`` that bring one entry after the other into frames.
+    """Convert the MESSAGEs in ``data[start:end]`` with consecutive entries to frames.
 
-    ``found`` holds, before and after: the offset behind the frames, the id of the next entry, and sums to be added to:
-    messages, entries with broker metadata. ``row`` is scratch. ``last`` is the last entry wanted, ``limit`` the largest
-    ``total``. The offset of what was not taken stands behind the others.
+    ``found`` is input and output: the end offset of the frames, the id of the next entry, and the sums of messages and
+    of entries with broker metadata, which are added to; then, output only, the offset of the first byte not consumed.
+    ``row`` is scratch, ``last`` the last entry requested, ``limit`` the largest ``total``.
 
     Returns:
-        What stands there: ENOUGH, TORN_FRAME, OTHER_FRAME or BAD_FRAME.
+        The code of the end: ENOUGH, TORN_FRAME, OTHER_FRAME or INVALID_FRAME.
     """
     at = start
     to = get(found, 0)
@@ -180,7 +180,7 @@ def take_messages(data, start, end, limit, consumer, ledger, last, row, found):
         total = be32(data, at) & 0xFFFFFFFF
         size = be32(data, at + 4) & 0xFFFFFFFF
         if total < 4 or total > limit or size > total - 4:
-            code = layout.BAD_FRAME
+            code = layout.INVALID_FRAME
             break
         behind = at + 4 + total
         if behind > end:

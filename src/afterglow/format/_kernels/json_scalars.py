@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from afterglow.format._kernels import typed_layout as v
-from afterglow.format._kernels.cells import end_text, put_number, put_text, text_room
+from afterglow.format._kernels.cells import end_text, put_number, put_text, reserve_text
 from afterglow.format._kernels.primitives import double_bits, float_bits, get, is_utf8, put, put8, u8, u64
 
 _QUOTE = 34
@@ -16,12 +16,12 @@ _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _SPACES = np.uint64(0x2020202020202020)
-_BAD = np.int64(-1)
+_NONE = np.int64(-1)
 
 
 @njit
 def string_end(data, at, end):
-    """Where the string that begins at ``at`` has its closing quote, and whether it has escapes; -1 if it has none."""
+    """Return the offset of the closing quote of the string at ``at``, -1 if missing, and whether it has escapes."""
     escaped = False
     while True:
         while at + 8 <= end:
@@ -38,13 +38,13 @@ def string_end(data, at, end):
             if c == _QUOTE:
                 return at, escaped
             if c < 32:
-                return _BAD, escaped
+                return _NONE, escaped
             if c == _BACKSLASH:
                 escaped = True
                 at += 1
             at += 1
         if at >= end:
-            return _BAD, escaped
+            return _NONE, escaped
 
 
 @njit(forceinline=True)
@@ -59,14 +59,14 @@ def _hex4(data, at):
         elif 65 <= c <= 70:
             digit = c - 55
         else:
-            return _BAD
+            return _NONE
         value = (value << 4) | digit
     return value
 
 
 @njit
 def _escape(data, at, end):
-    """The character of the escape behind a backslash, and where it ends; -1 where there is none such."""
+    """Return the character of the escape after a backslash, -1 if it is invalid, and the end of the escape."""
     c = u8(data, at)
     at += 1
     if c in (_QUOTE, _BACKSLASH) or c == 47:
@@ -82,23 +82,23 @@ def _escape(data, at, end):
     if c == 102:
         return np.int64(12), at
     if c != 117 or end - at < 4:
-        return _BAD, at
+        return _NONE, at
     point = _hex4(data, at)
     at += 4
     if point < 0xD800 or point > 0xDFFF:
         return point, at
-    # Half of a pair, which has no meaning alone.
+    # A surrogate, which is valid only as the first of a pair.
     if point > 0xDBFF or end - at < 6 or u8(data, at) != _BACKSLASH or u8(data, at + 1) != 117:
-        return _BAD, at
+        return _NONE, at
     second = _hex4(data, at + 2)
     if second < 0xDC00 or second > 0xDFFF:
-        return _BAD, at
+        return _NONE, at
     return 0x10000 + ((point - 0xD800) << 10) + (second - 0xDC00), at + 6
 
 
 @njit(forceinline=True)
 def _put_utf8(out, to, point):
-    """Write a character; returns where it ends."""
+    """Write a character as UTF-8; returns its end."""
     if point < 0x80:
         put8(out, to, point)
         return to + 1
@@ -120,7 +120,7 @@ def _put_utf8(out, to, point):
 
 @njit
 def _unescape(data, at, end, out):
-    """Write text without its escapes; returns its length, or -1. It is never longer than with them."""
+    """Write text with its escapes decoded; returns its length, or -1. It is never longer than the input."""
     to = np.int64(0)
     while at < end:
         c = u8(data, at)
@@ -131,14 +131,14 @@ def _unescape(data, at, end, out):
             continue
         c, at = _escape(data, at, end)
         if c < 0:
-            return _BAD
+            return _NONE
         to = _put_utf8(out, to, c)
     return to
 
 
 @njit
 def is_sound(data, at, stop, escaped):
-    """Whether a string that is passed over would be text."""
+    """Return whether a skipped string is valid text."""
     if not is_utf8(data, at, stop):
         return False
     while escaped and at < stop:
@@ -156,16 +156,16 @@ def put_string(columns, c, state, data, at, stop, escaped, texts_only):
     """Append a string between its quotes."""
     if not escaped:
         if texts_only and not is_utf8(data, at, stop):
-            return v.NO_TEXT
+            return v.INVALID_UTF8
         return v.GOOD if put_text(columns, c, state, data, at, stop - at) else v.FULL
-    target = text_room(columns, c, state, stop - at)
+    target = reserve_text(columns, c, state, stop - at)
     if target < 0:
         return v.FULL
     length = _unescape(data, at, stop, target)
     if length < 0:
-        return v.ESCAPE
+        return v.INVALID_ESCAPE
     if texts_only and not is_utf8(target, 0, length):
-        return v.NO_TEXT
+        return v.INVALID_UTF8
     end_text(columns, c, length)
     return v.GOOD
 
@@ -182,15 +182,15 @@ def _six_bits(c):
         return np.int64(62)
     if c == 47 or c == 95:
         return np.int64(63)
-    return _BAD
+    return _NONE
 
 
 @njit
 def put_base64(columns, c, state, data, at, stop):
-    """Append the bytes that a string stands for, padded or not."""
+    """Append the bytes of a base64 string, padded or not."""
     while stop > at and u8(data, stop - 1) == 61:
         stop -= 1
-    target = text_room(columns, c, state, stop - at)
+    target = reserve_text(columns, c, state, stop - at)
     if target < 0:
         return v.FULL
     held = np.int64(0)
@@ -199,7 +199,7 @@ def put_base64(columns, c, state, data, at, stop):
     while at < stop:
         bits = _six_bits(u8(data, at))
         if bits < 0:
-            return v.NO_BASE64
+            return v.INVALID_BASE64
         held = ((held << 6) | bits) & 0xFFFF
         at += 1
         width += 6
@@ -208,14 +208,14 @@ def put_base64(columns, c, state, data, at, stop):
             put8(target, length, held >> width)
             length += 1
     if width == 6:
-        return v.NO_BASE64
+        return v.INVALID_BASE64
     end_text(columns, c, length)
     return v.GOOD
 
 
 @njit
 def _same(data, at, stop, text, length, scratch):
-    """Whether a name with escapes is a field's."""
+    """Return whether a name with escapes equals the name of a field."""
     done = np.int64(0)
     while at < stop:
         c = u8(data, at)
@@ -246,7 +246,7 @@ def _equal(data, at, text, length):
 
 @njit
 def find_field(data, at, stop, escaped, words, fields, count, cursor, texts, scratch):
-    """The number of the field that a name means; -1 if the type has none such. The one at ``cursor`` is tried first."""
+    """Return the number of the field with a name, -1 if the type has none; starts at the field ``cursor``."""
     length = stop - at
     for i in range(count):
         k = cursor + i
@@ -260,7 +260,7 @@ def find_field(data, at, stop, escaped, words, fields, count, cursor, texts, scr
                 return np.int64(k)
         elif size == length and _equal(data, at, name, length):
             return np.int64(k)
-    return _BAD
+    return _NONE
 
 
 _TEN = np.uint64(10)
@@ -273,8 +273,8 @@ def read_number(data, at, end):
     """Read a number.
 
     Returns:
-        Where it ends (-1: it is none), whether it is negative, its digits as an integer (19 at most), the power of ten
-        they are to be taken by, and what it is: 0 an integer, 1 a fraction, 2 one that takes more care to read.
+        Its end (-1: it is not a number), whether it is negative, its digits as an integer (at most 19), the exponent of
+        ten, and its kind: 0 an integer, 1 a fraction, 2 a number with more digits, left to a library.
     """
     negative = u8(data, at) == 45
     if negative:
@@ -284,10 +284,10 @@ def read_number(data, at, end):
     power = np.int64(0)
     kind = 0
     if at >= end:
-        return _BAD, negative, digits, power, kind
+        return _NONE, negative, digits, power, kind
     first = u8(data, at)
     if first < 48 or first > 57:
-        return _BAD, negative, digits, power, kind
+        return _NONE, negative, digits, power, kind
     begin = at
     while at < end and 48 <= u8(data, at) <= 57:
         if counted < 19:
@@ -297,7 +297,7 @@ def read_number(data, at, end):
             kind = 2
         at += 1
     if first == 48 and at - begin > 1:
-        return _BAD, negative, digits, power, kind
+        return _NONE, negative, digits, power, kind
     if at < end and u8(data, at) == 46:
         at += 1
         begin = at
@@ -311,7 +311,7 @@ def read_number(data, at, end):
                 kind = 2
             at += 1
         if at == begin:
-            return _BAD, negative, digits, power, kind
+            return _NONE, negative, digits, power, kind
     if at < end and u8(data, at) | 32 == 101:
         at += 1
         kind = max(kind, 1)
@@ -325,22 +325,22 @@ def read_number(data, at, end):
             exponent = min(exponent * 10 + u8(data, at) - 48, np.int64(100_000))
             at += 1
         if at == begin:
-            return _BAD, negative, digits, power, kind
+            return _NONE, negative, digits, power, kind
         power += -exponent if below else exponent
     return at, negative, digits, power, kind
 
 
 @njit
 def put_float(columns, c, state, value, op):
-    """Append a floating-point number, as wide as the operation says."""
+    """Append a floating-point number with the width of the operation."""
     return put_number(columns, c, state, double_bits(value) if op == v.J_DOUBLE else float_bits(value))
 
 
 @njit
 def note_slow(columns, c, state, place, length):
-    """Append a number that a library is to read, and note where it stands."""
+    """Append a placeholder for a number that a library will parse, and record its offset."""
     n = get(state, v.SLOW_COUNT)
-    if n >= get(state, v.SLOW_ROOM):
+    if n >= get(state, v.SLOW_CAPACITY):
         put(state, v.FULL_COLUMN, v.SLOW)
         put(state, v.FULL_BYTES, 0)
         return False
@@ -358,7 +358,7 @@ def note_slow(columns, c, state, place, length):
 
 @njit(forceinline=True)
 def is_word(data, at, end, first, second, third, last, length):
-    """Whether a word of ``length`` letters stands here, known by its first three and its last."""
+    """Return whether a word of ``length`` letters follows, recognised by its first three letters and its last."""
     return (
         end - at >= length
         and u8(data, at) == first
@@ -370,17 +370,17 @@ def is_word(data, at, end, first, second, third, last, length):
 
 @njit
 def boolean_end(data, at, end):
-    """Where ``true`` or ``false`` ends that stands here; -1 if neither does."""
+    """Return the end of ``true`` or ``false`` at ``at``; -1 if neither follows."""
     if is_word(data, at, end, 116, 114, 117, 101, 4):
         return at + 4
     if is_word(data, at, end, 102, 97, 108, 101, 5) and u8(data, at + 3) == 115:
         return at + 5
-    return _BAD
+    return _NONE
 
 
 @njit
 def read_special(data, at, end):
-    """The value of NaN, Infinity or -Infinity, and where it ends; -1 if none stands here."""
+    """Return the value of NaN, Infinity or -Infinity at ``at``, and its end; -1 if none follows."""
     if is_word(data, at, end, 78, 97, 78, 78, 3):
         return _NAN, at + 3
     sign = 1.0
@@ -395,4 +395,4 @@ def read_special(data, at, end):
         and u8(data, at + 6) == 116
     ):
         return sign * _INFINITY, at + 8
-    return 0.0, _BAD
+    return 0.0, _NONE

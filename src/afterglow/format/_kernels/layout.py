@@ -22,7 +22,7 @@ ORDERING_LEN = 15
 SCHEMA_AT = 16
 SCHEMA_LEN = 17
 CODEC = 18
-UNPACKED = 19
+UNCOMPRESSED = 19
 MESSAGES = 20
 PROPERTIES = 21
 FLAGS = 22
@@ -39,12 +39,12 @@ MARKER = 32
 TRANSACTION = 64
 
 MARKED = CHUNK | MARKER | TRANSACTION
-"""Entries that are no messages of their own, or only perhaps."""
+"""Flags of entries that are not complete messages by themselves, or depend on a transaction."""
 
-# Columns of a mark: what such an entry says beyond its row.
+# Columns of a mark: further fields of such an entry.
 MARK_ENTRY_ID = 0
 MARK_FLAGS = 1
-MARK_MARKER = 2  # the type of marker, -1 where it is none
+MARK_MARKER = 2  # the type of marker, -1 if it is not a marker
 MARK_TXN_MOST = 3
 MARK_TXN_LEAST = 4
 MARK_UUID_AT = 5
@@ -55,30 +55,30 @@ MARK_TOTAL = 9  # bytes of all chunks, before encryption
 MARK_PAYLOAD_AT = 10
 MARK_PAYLOAD_LEN = 11
 MARK_CODEC = 12
-MARK_UNPACKED = 13
+MARK_UNCOMPRESSED = 13
 MARK_COLUMNS = 14
 
-# Values of STATUS; ``REASONS`` in afterglow.format.columns puts them in words.
+# Values of STATUS; ``REASONS`` in afterglow.format.columns has their messages.
 GOOD = 0
 TORN_BROKER_METADATA = 1
-BAD_BROKER_METADATA = 2
+CORRUPT_BROKER_METADATA = 2
 TORN_CHECKSUM = 3
 WRONG_CHECKSUM = 4
 TORN_METADATA = 5
-BAD_METADATA = 6
+CORRUPT_METADATA = 6
 MISSING_FIELD = 7
-BAD_BATCH_SIZE = 8
+INVALID_BATCH_SIZE = 8
 UNKNOWN_CODEC = 9
-BAD_COMPRESSION = 10
+CORRUPT_COMPRESSION = 10
 TORN_BATCH = 11
-BAD_MESSAGE_METADATA = 12
-BAD_KEY = 13
-BAD_PROPERTY = 14
+CORRUPT_MESSAGE_METADATA = 12
+INVALID_KEY = 13
+INVALID_PROPERTY = 14
 
 SMALLEST_MESSAGE = 6
 """Bytes of the smallest message in a batch: its metadata's size (4) and the required payload size (2)."""
 
-# The table of outputs: the address of each buffer, 0 where it is not wanted.
+# The table of outputs: the address of each buffer, 0 if it is not requested.
 OUT_ENTRY_ID = 0
 OUT_BATCH_INDEX = 1
 OUT_SEQUENCE_ID = 2
@@ -91,14 +91,14 @@ OUT_INDEX = 8
 OUT_INDEX_VALID = 9
 OUT_ENCRYPTED = 10
 OUT_PROPERTIES = 11  # int32: properties before the row
-OUT_PROPERTY_SPANS = 12  # per row: place and length of the metadata, tag of its properties
-# Texts and bytes: int32 offsets, then the places, then validity.
+OUT_PROPERTY_SPANS = 12  # per row: offset and length of the metadata, tag of its properties
+# Texts and bytes: int32 offsets, then the source offsets, then validity.
 OUT_PRODUCER = 13
 OUT_PRODUCER_PLACES = 14
 OUT_KEY = 15
 OUT_KEY_PLACES = 16
 OUT_KEY_VALID = 17
-OUT_KEY_CODED = 18  # a byte per row: 1 where the place holds base64
+OUT_KEY_CODED = 18  # a byte per row: 1 if the source is base64
 OUT_ORDERING = 19
 OUT_ORDERING_PLACES = 20
 OUT_ORDERING_VALID = 21
@@ -111,41 +111,41 @@ OUT_VALUE_VALID = 27
 OUTPUTS = 28
 
 TOO_LONG = -1
-"""Returned where a column would pass 2 GiB, which Arrow's 32-bit offsets cannot address: take fewer entries."""
+"""Returned if a column would exceed 2 GiB, which Arrow's 32-bit offsets cannot address: decode fewer entries."""
 
-# What ends a walk over frames.
+# End of a scan of frames.
 WHOLE = 0
-"""The bytes end with the last frame, or with proper padding."""
+"""The bytes end with the last frame, or with valid padding."""
 TORN_FRAME = 1
-"""A frame reaches beyond the end of the bytes."""
+"""A frame exceeds the end of the bytes."""
 WRONG_ID = 2
-"""A frame carries an id that does not follow the one before."""
-BAD_PADDING = 3
-"""Bytes behind the last frame are neither a frame nor padding."""
+"""The id of a frame does not follow the previous one."""
+INVALID_PADDING = 3
+"""Bytes after the last frame are neither a frame nor padding."""
 
-# What ends a walk over a broker's frames, beside TORN_FRAME.
+# End of a scan of a broker's frames, besides TORN_FRAME.
 ENOUGH = 4
-"""The last entry that was wanted is there."""
+"""The last requested entry was converted."""
 OTHER_FRAME = 5
-"""A whole frame that does not bring the entry that should follow."""
-BAD_FRAME = 6
-"""Sizes contradict each other, or pass the limit."""
+"""A whole frame that is not the MESSAGE with the next entry."""
+INVALID_FRAME = 6
+"""Sizes contradict each other, or exceed the limit."""
 
-# What texts are.
+# Encodings of texts.
 ASCII = 0
 UTF8 = 1
-BROKEN = 2
+NOT_UTF8 = 2
 
 LZ4 = 1
-"""The one codec that kernels expand themselves."""
+"""The only codec that kernels expand themselves."""
 
 SLACK = 64
-"""Bytes that must exist behind the end of every expanded payload: copies go in steps of sixteen."""
+"""Writable bytes required after every expanded payload: copies work in steps of sixteen bytes."""
 
-MOST_MESSAGES = 1 << 21
-"""Messages that one entry may claim, and that one record batch holds.
+MAX_MESSAGES = 1 << 21
+"""Maximum number of messages of an entry, and of a record batch.
 
 A row takes up to 142 bytes in all columns before any text, a message in a batch as little as six: two million rows take
-300 MB, and are twice what an uncompressed batch of 5 MiB can hold. Without a bound ten kilobytes of ZSTD would ask for
-six gigabytes.
+300 MB, and are twice as many as fit in an uncompressed batch of 5 MiB. Without a limit, ten kilobytes of ZSTD would
+require six gigabytes.
 """

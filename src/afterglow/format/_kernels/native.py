@@ -1,8 +1,7 @@
-"""The compiled kernels, from disk where this machine has compiled them before.
+"""Loading of the compiled kernels, from disk if this machine has compiled them before.
 
-The file's name holds a digest of the kernels' sources, of the compiler's versions and of the processor: whatever
-changes, another file is used. It is written beside the sources, or, where these are read-only, in the user's cache
-directory.
+The file name contains a digest of the kernels' sources, the compiler's versions and the processor: after any change
+another file is used. It is written beside the sources or, if these are read-only, to the user's cache directory.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _KEPT = 4
 
 
 class Kernels:
-    """The kernels by name, each taking and returning integers."""
+    """Kernels by name; each takes and returns integers."""
 
     def __init__(self, symbols: dict[str, tuple[str, int]], code: bytes) -> None:
         # The engine owns the machine code: it lives as long as this object.
@@ -47,11 +46,11 @@ class Kernels:
         try:
             return self._kernels[name]
         except KeyError:
-            raise AttributeError(f"no kernel is called {name}") from None
+            raise AttributeError(f"no kernel {name} found") from None
 
 
 class _Kernel:
-    """One kernel, called as numba calls its functions: result and error by reference, then the arguments."""
+    """One kernel with numba's calling convention: result and error by reference, then the arguments."""
 
     __slots__ = ("_function",)
 
@@ -74,14 +73,14 @@ _loaded: dict[str, Kernels] = {}
 
 
 def kernels(image: str = "kernels") -> Kernels:
-    """The kernels of an image; the first call on a machine compiles them, which takes about twenty seconds.
+    """Return the kernels of an image; the first call on a machine compiles them, which takes about twenty seconds.
 
     Args:
-        image: ``kernels``, which everyone needs, or ``typed``, which only those do who decode values.
+        image: ``kernels``, for entries and messages, or ``typed``, for values with a schema.
     """
     if image not in _loaded:
         with _loading:
-            # Once: an engine that another takes the place of would be freed under the feet of those who run its code.
+            # Only once: replacing an engine would free machine code that other threads are running.
             if image not in _loaded:
                 _loaded[image] = _find(image)
     return _loaded[image]
@@ -103,7 +102,7 @@ def _compile(image: str, name: str) -> Kernels:
     if directory is None:
         return Kernels(*compile_kernels(_machine(), image))
     with (directory / "kernels.lock").open("w") as lock:
-        # Of several processes that start at once one compiles and the others wait for its file.
+        # If several processes start at once, one compiles and the others wait for its file.
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = _load(directory / name)
         if found is None:
@@ -122,7 +121,7 @@ def _save(path: Path, symbols: dict[str, tuple[str, int]], code: bytes) -> None:
 
 
 def _prune(directory: Path, image: str) -> None:
-    """Keep the newest few: machines of several kinds may share a directory, and old releases leave theirs behind."""
+    """Keep the newest files: different machines may share a directory, and old releases leave files behind."""
     found = sorted(directory.glob(f"{image}-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[_KEPT:]:
         path.unlink(missing_ok=True)
@@ -170,7 +169,7 @@ def _digest() -> str:
 
 
 def _machine() -> Any:
-    """A machine to compile for; an engine that is given one owns it, and frees it when it goes."""
+    """Return a target machine; an engine owns and frees the one it is given."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()

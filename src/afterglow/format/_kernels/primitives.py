@@ -173,7 +173,7 @@ def move(_typing: Any, _target: Any, _source: Any, _length: Any) -> Any:
 
 @intrinsic
 def copy16(_typing: Any, _target: Any, _source: Any) -> Any:
-    """Copy sixteen bytes by one load and one store; right also where the target begins 16 or more behind the source."""
+    """Copy sixteen bytes by one load and one store; the target may overlap only if it begins 16 bytes later or more."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         vector = ir.VectorType(_BYTE, 16)
@@ -190,7 +190,7 @@ TORN = np.int64(-1)
 
 @njit(forceinline=True)
 def varint(data, at, end):
-    """Read a varint; returns ``(value as int64, offset behind it)``, the offset TORN if it is torn or too long."""
+    """Read a varint; returns ``(value as int64, end offset)``, the offset TORN if it is truncated or too long."""
     value = np.int64(0)
     shift = 0
     while at < end:
@@ -207,7 +207,7 @@ def varint(data, at, end):
 
 @njit(forceinline=True)
 def skip(data, at, end, wire):
-    """Pass over a field of the given wire type; returns the offset behind it, or TORN."""
+    """Skip a field of the given wire type; returns its end offset, or TORN."""
     if wire == 0:
         _, at = varint(data, at, end)
         return at
@@ -263,7 +263,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @njit
 def valid_utf8(text, at, end):
-    """Whether bytes are text; best where they are known not to be all ASCII."""
+    """Return whether bytes are valid UTF-8; fastest if they are not all ASCII."""
     while at < end:
         lead = u8(text, at)
         if lead < 0x80:
@@ -288,7 +288,7 @@ def valid_utf8(text, at, end):
 
 @njit(forceinline=True)
 def is_utf8(text, at, end):
-    """Whether bytes are text, most of which is ASCII."""
+    """Return whether bytes are valid UTF-8; fastest if they are mostly ASCII."""
     while at + 8 <= end:
         if u64(text, at) & _HIGH_BITS != 0:
             return valid_utf8(text, at, end)

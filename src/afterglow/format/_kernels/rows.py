@@ -1,8 +1,8 @@
-"""Rows of messages from readable payloads, in the layout of Arrow's buffers, and the copying of their texts and bytes.
+"""Rows of messages in the layout of Arrow's buffers, and the copying of their texts and bytes.
 
-Numbers, flags and validity go straight into their final buffers. Of texts and bytes only the offset and the running
-length are noted first; ``gather`` copies them once their total length is known. An offset counts from the block's
-start, or, for what was expanded, is the complement (``~``) of an offset into the arena.
+Numbers, flags and validity are written directly to their final buffers. For texts and bytes only the source offset and
+the running length are recorded; ``gather`` copies them once their total length is known. A source offset is relative to
+the block or, if the payload was expanded, the complement (``~``) of an offset in the arena.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MESSAGE_PROPERTY = 10  # field 1 of SingleMessageMetadata
 
 @njit(forceinline=True)
 def _single_metadata(data, at, end, own, sequence, event, flags):
-    """Parse a message's metadata in a batch into ``own``, in the columns of an entry; False if it is damaged.
+    """Parse the metadata of a message in a batch into ``own``, in the columns of an entry; False if it is corrupt.
 
-    What it lacks of ``sequence``, ``event`` and ``flags`` it takes from the batch.
+    ``sequence``, ``event`` and ``flags`` are those of the batch, for fields that the message does not have.
     """
     payload = np.int64(-1)
     properties = np.int64(0)
@@ -104,7 +104,7 @@ def _single_metadata(data, at, end, own, sequence, event, flags):
 
 @njit
 def base64_size(data, at, length):
-    """Bytes that the base64 text of ``length`` at ``at`` stands for; -1 if it is none."""
+    """Return the decoded size of ``length`` bytes of base64 at ``at``; -1 if they are not valid base64."""
     while length > 0 and u8(data, at + length - 1) == 61:
         length -= 1
     if length & 3 == 1:
@@ -118,9 +118,9 @@ def base64_size(data, at, length):
 
 @njit
 def _whole_properties(data, at, end, wanted):
-    """Whether each property in the metadata from ``at`` to ``end`` has a key and a value that can be read.
+    """Return whether each property in the metadata from ``at`` to ``end`` has a readable key and value.
 
-    The metadata itself was parsed before: only what is inside a property can still be torn.
+    The metadata itself was parsed before: only the inside of a property can still be truncated.
     """
     while at < end:
         tag, at = varint(data, at, end)
@@ -153,7 +153,7 @@ def _micros(milliseconds):
 
 @njit(forceinline=True)
 def _note(out, column, r, place, length):
-    """Note where row ``r`` of a text or bytes column stands; False if the column grows too long."""
+    """Record the source offset of row ``r`` of a text or bytes column; False if the column becomes too long."""
     offsets = get(out, column)
     before = get32(offsets, r)
     if before + length > _INT32_MAX:
@@ -176,7 +176,7 @@ def _note_key(source, complement, message, r, out):
         if flags & layout.KEY_BASE64:
             size = base64_size(source, at, length)
             if size < 0:
-                return np.int64(layout.BAD_KEY)
+                return np.int64(layout.INVALID_KEY)
             coded = np.int64(1)
     put_bit(get(out, layout.OUT_KEY_VALID), r, present)
     put8(get(out, layout.OUT_KEY_CODED), r, coded)
@@ -187,7 +187,7 @@ def _note_key(source, complement, message, r, out):
 
 @njit(forceinline=True)
 def _from_entry(row, entry_id, r, batch_index, count, out):
-    """Write the columns that all messages of an entry share; False if a column grows too long."""
+    """Write the columns that all messages of an entry share; False if a column becomes too long."""
     if get(out, layout.OUT_ENTRY_ID):
         put(get(out, layout.OUT_ENTRY_ID), r, entry_id)
     if get(out, layout.OUT_BATCH_INDEX):
@@ -208,14 +208,14 @@ def _from_entry(row, entry_id, r, batch_index, count, out):
         return False
     if get(out, layout.OUT_SCHEMA):
         length = get(row, layout.SCHEMA_LEN)
-        put_bit(get(out, layout.OUT_SCHEMA_VALID), r, length > 0)  # empty bytes say that there is no version
+        put_bit(get(out, layout.OUT_SCHEMA_VALID), r, length > 0)  # empty bytes mean no version
         return _note(out, layout.OUT_SCHEMA, r, get(row, layout.SCHEMA_AT), max(length, 0))
     return True
 
 
 @njit(forceinline=True)
 def _from_message(source, complement, message, r, value_place, value_len, tag, out):
-    """Write the columns that a message has of its own; returns a status, or _TOO_LONG.
+    """Write the columns of a single message; returns a status, or _TOO_LONG.
 
     ``message`` has the columns of an entry: it is one, or was parsed from a batch.
     """
@@ -245,7 +245,7 @@ def _from_message(source, complement, message, r, value_place, value_len, tag, o
         length = get(message, layout.META_LEN)
         count = get(message, layout.PROPERTIES)
         if count > 0 and not _whole_properties(source, at, at + length, tag):
-            return np.int64(layout.BAD_PROPERTY)
+            return np.int64(layout.INVALID_PROPERTY)
         span = get(out, layout.OUT_PROPERTY_SPANS) + 24 * r
         put(span, 0, ~at if complement else at)
         put(span, 1, length)
@@ -256,7 +256,7 @@ def _from_message(source, complement, message, r, value_place, value_len, tag, o
 
 @njit(forceinline=True)
 def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
-    """Write the messages of a batch from row ``r`` on; returns ``(status, next row)``. A damaged one leaves none."""
+    """Write the messages of a batch from row ``r`` on; returns ``(status, next row)``. A corrupt batch has no rows."""
     count = get(row, layout.MESSAGES)
     start = r
     flags = get(row, layout.FLAGS) & layout.NULL_VALUE
@@ -270,7 +270,7 @@ def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
         if size < 0 or size > end - at:
             return np.int64(layout.TORN_BATCH), start
         if not _single_metadata(source, at, at + size, own, sequence, event, flags):
-            return np.int64(layout.BAD_MESSAGE_METADATA), start
+            return np.int64(layout.CORRUPT_MESSAGE_METADATA), start
         at += size
         length = get(own, layout.PAYLOAD_LEN)
         if length > end - at:
@@ -289,7 +289,7 @@ def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
 
 @kernel(7)
 def fill_rows(data, arena, rows, count, first_id, own, out):
-    """Write every message of the good entries; returns how many rows were written, or TOO_LONG.
+    """Write every message of the good entries; returns the number of rows written, or TOO_LONG.
 
     ``own`` is scratch for a message's metadata, ``out`` the table of outputs.
     """
@@ -305,15 +305,15 @@ def fill_rows(data, arena, rows, count, first_id, own, out):
         length = get(row, layout.PAYLOAD_LEN)
         if get(row, layout.MESSAGES) >= 0 and flags & (layout.ENCRYPTED | layout.CHUNK) == 0:
             if expanded >= 0:
-                end = expanded + get(row, layout.UNPACKED)
+                end = expanded + get(row, layout.UNCOMPRESSED)
                 status, r = _from_batch(arena, True, row, entry_id, r, expanded, end, own, out)
             else:
                 status, r = _from_batch(data, False, row, entry_id, r, at, at + length, own, out)
         else:
             if expanded >= 0:
-                # Of an unbatched message only the value is compressed; its metadata stands in the block.
+                # Only the value of an unbatched message is compressed; its metadata is in the block.
                 at = ~expanded
-                length = get(row, layout.UNPACKED)
+                length = get(row, layout.UNCOMPRESSED)
             status = _TOO_LONG
             if _from_entry(row, entry_id, r, np.int64(-1), np.int64(1), out):
                 status = _from_message(data, False, row, r, at, length, _ENTRY_PROPERTY, out)
@@ -330,7 +330,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @njit(forceinline=True)
 def _copy_in_order(out, to, out_end, source, at, source_end, length):
-    """Copy, by one instruction where sixteen bytes may be touched: what is too much is overwritten by the next copy."""
+    """Copy, with one instruction if sixteen bytes may be written: the next copy overwrites the excess."""
     if length <= 16 and to + 16 <= out_end and at + 16 <= source_end:
         copy16(out + to, source + at)
     else:
@@ -339,9 +339,9 @@ def _copy_in_order(out, to, out_end, source, at, source_end, length):
 
 @kernel(8)
 def gather(data, readable, arena, arena_readable, places, offsets, count, out):
-    """Copy ``count`` noted texts to their offsets in ``out``, in ascending order.
+    """Copy ``count`` recorded texts to their offsets in ``out``, in ascending order.
 
-    The data can be read up to ``readable``, the arena up to ``arena_readable``.
+    The data is readable up to ``readable``, the arena up to ``arena_readable``.
     """
     total = get32(offsets, count)
     for i in range(count):
@@ -383,7 +383,7 @@ def _decode_base64(source, at, out, length):
 
 @kernel(7)
 def gather_keys(data, arena, places, offsets, coded, count, out):
-    """As ``gather``, with those keys decoded that stand as base64; their text was checked when it was noted."""
+    """As ``gather``, and decode the keys that are base64; they were validated when they were recorded."""
     for i in range(count):
         place = get(places, i)
         to = get32(offsets, i)
@@ -428,7 +428,7 @@ def _note_properties(source, complement, at, end, tag, n, key_places, key_offset
 
 @kernel(9)
 def note_properties(data, arena, spans, counts, count, key_places, key_offsets, value_places, value_offsets):
-    """Note where each key and value of each row's properties stands; they were checked when the row was written."""
+    """Record the source offsets of keys and values of each row's properties; they were checked with the row."""
     n = np.int64(0)
     for r in range(count):
         if get32(counts, r + 1) == get32(counts, r):
@@ -449,7 +449,7 @@ def note_properties(data, arena, spans, counts, count, key_places, key_offsets, 
 
 @kernel(3)
 def text_kind(text, offsets, count):
-    """ASCII, UTF8 or BROKEN: what the ``count`` texts at ``offsets`` are, each for itself."""
+    """Return the encoding of the ``count`` texts at ``offsets``, each checked by itself: ASCII, UTF8 or NOT_UTF8."""
     total = get32(offsets, count)
     at = np.int64(0)
     high = np.uint64(0)
@@ -463,5 +463,5 @@ def text_kind(text, offsets, count):
         return layout.ASCII
     for i in range(count):
         if not valid_utf8(text, get32(offsets, i), get32(offsets, i + 1)):
-            return layout.BROKEN
+            return layout.NOT_UTF8
     return layout.UTF8

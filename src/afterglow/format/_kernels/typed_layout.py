@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-# --- a column: one per node of the type that comes out ---------------------------------------------------------------
+# --- a column: one per node of the target type -----------------------------------------------------------------------
 KIND = 0
 CHILD = 1  # of LIST: the column of its items, or of its keys
 COUNT = 2  # slots written
-CAPACITY = 3  # slots there is room for
+CAPACITY = 3  # slots allocated
 VALUES = 4  # address: numbers, or 32-bit offsets of TEXT and LIST (one more than slots)
 VALID = 5  # address: a bit per slot
 USED = 6  # of TEXT: bytes written
-ROOM = 7  # of TEXT: bytes there is room for
+TEXT_CAPACITY = 7  # of TEXT: bytes allocated
 DATA = 8  # of TEXT: address
-COUNT_KEPT = 9  # COUNT and USED behind the last whole row: what a row that fails goes back to
-USED_KEPT = 10
+COUNT_COMMITTED = 9  # COUNT and USED after the last committed row, for rollback
+USED_COMMITTED = 10
 WORDS = 11
 
 # Kinds of columns.
@@ -28,13 +28,13 @@ LIST = 5
 STRUCT = 6
 
 # --- state of a run --------------------------------------------------------------------------------------------------
-AT = 0  # instruction or node that was last begun
-FULL_COLUMN = 1  # column without room, or SLOW
-FULL_BYTES = 2  # bytes of text that it must take; 0: a slot is what it lacks
-SLOW_COUNT = 3  # numbers noted for a library to read, their room, and the address of the notes
-SLOW_ROOM = 4
+AT = 0  # instruction or node that was started last
+FULL_COLUMN = 1  # the full column, or SLOW
+FULL_BYTES = 2  # bytes of text that it must hold; 0: it needs a slot
+SLOW_COUNT = 3  # numbers left to a library; their capacity, and the address of their notes
+SLOW_CAPACITY = 4
 SLOW_NOTES = 5
-SLOW_KEPT = 6
+SLOW_COMMITTED = 6
 STATE = 7
 
 SLOW = -1
@@ -48,7 +48,7 @@ STRUCT_BEGIN = 1
 NULLS = 2  # x: words with the columns, y: how many
 JUMP = 3  # x: instruction
 UNION = 4  # x: words with an instruction per branch, y: how many
-ITEMS = 5  # x: first instruction of the body, y: instruction behind it
+ITEMS = 5  # x: first instruction of the body, y: instruction after it
 NEXT = 6
 FAIL = 7
 BOOLEAN = 8
@@ -63,11 +63,11 @@ BYTES = 16
 STRING = 17
 FIXED = 18  # x: length
 ENUM = 19  # x: words with place and length of each symbol, y: how many
-DECIMAL = 20  # x: words with the bounds, y: length, or -1 if it stands before it
+DECIMAL = 20  # x: words with the bounds, y: length, or -1 if the value is length-prefixed
 UUID = 21
-# Plain values, which take all bytes that there are, big-endian.
+# Values of primitive schemas: all bytes of the message, big-endian.
 PLAIN_BOOLEAN = 22
-PLAIN_NUMBER = 23  # x: its length; into a column of any width
+PLAIN_NUMBER = 23  # x: length; into a column of any width
 PLAIN_TIME = 24  # eight bytes; times x, divided by y
 PLAIN_FLOAT = 25
 PLAIN_DOUBLE = 26
@@ -99,7 +99,7 @@ J_WORD = 12  # a string, or a number as it is written
 J_FAIL = 13
 J_CLOCK = 14
 
-FIELD = 5  # words of a field: place and length of its name, node, nulls, how many; of a member: what fits, then alike
+FIELD = 5  # words of a field: offset and length of its name, node, nulls, how many; of a member: what fits, 0, the same
 
 FITS_OBJECT = 1
 FITS_ARRAY = 2
@@ -108,33 +108,33 @@ FITS_INTEGER = 8
 FITS_FRACTION = 16
 FITS_BOOLEAN = 32
 
-DEEPEST = 128
-"""Levels of arrays and objects in JSON; definitions have fewer."""
+MAX_DEPTH = 128
+"""Maximum nesting of arrays and objects in JSON; definitions have fewer levels."""
 FRAME = 4  # words of a level
 
 DAY_NANOS = 86_400_000_000_000
 
-# --- what may be wrong with a value ----------------------------------------------------------------------------------
+# --- error codes of a value ------------------------------------------------------------------------------------------
 GOOD = 0
-ENDS = 1
-BEHIND = 2
-RANGE = 3
-BRANCH = 4
-SYMBOL = 5
-NO_TEXT = 6
-MANY_ITEMS = 7
-MISFIT = 8
-LENGTH = 9
-SYNTAX = 10
-TWICE = 11
-DEEP = 12
-ESCAPE = 13
-NO_BASE64 = 14
-LARGE = 15
+TRUNCATED = 1
+TRAILING_BYTES = 2
+OUT_OF_RANGE = 3
+UNKNOWN_BRANCH = 4
+UNKNOWN_SYMBOL = 5
+INVALID_UTF8 = 6
+TOO_MANY_ITEMS = 7
+TYPE_MISMATCH = 8
+WRONG_LENGTH = 9
+INVALID_JSON = 10
+DUPLICATE_FIELD = 11
+TOO_DEEP = 12
+INVALID_ESCAPE = 13
+INVALID_BASE64 = 14
+TOO_LARGE = 15
 
 FULL = -1
-"""A column has no room: make some, and decode the row again."""
+"""A column is full: grow it, and decode the row again."""
 
-# --- what a row is decoded by ----------------------------------------------------------------------------------------
-NOTHING = -1
-"""The row is null. Else twice an instruction, or twice a node and one more."""
+# --- the decoder of a row --------------------------------------------------------------------------------------------
+NULL_ROW = -1
+"""The row is null. Otherwise the value is twice an instruction, or twice a node plus one."""

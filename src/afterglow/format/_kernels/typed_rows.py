@@ -1,4 +1,4 @@
-"""Typed values: row after row into columns, each by the program of its schema version."""
+"""Decoding of typed values to columns, row by row, each with the program of its schema version."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numba import njit
 from afterglow.format._kernels import typed_layout as v
 from afterglow.format._kernels.avro import avro_value
 from afterglow.format._kernels.build import kernel
-from afterglow.format._kernels.cells import keep, put_nulls, take_back
+from afterglow.format._kernels.cells import commit_row, put_nulls, roll_back_row
 from afterglow.format._kernels.json_text import json_value
 from afterglow.format._kernels.primitives import be32, get, put
 
 
 @njit(forceinline=True)
 def _row(data, at, length, which, words, texts, columns, stack, state, nulls, null_count):
-    if which == v.NOTHING or length < 0:
+    if which == v.NULL_ROW or length < 0:
         return v.GOOD if put_nulls(columns, state, words, nulls, null_count) else v.FULL
     if which & 1:
         return json_value(data, at, at + length, words, which >> 1, texts, columns, stack, state)
@@ -39,10 +39,10 @@ def decode_values(
     null_count,
     wrong,
 ):
-    """Append the rows from ``row`` to ``count``; returns the row that a column had no room for, or ``count``.
+    """Append the rows from ``row`` to ``count``; returns the first row that did not fit in a column, or ``count``.
 
-    A row that is wrong is null, and has its code and 256 times its place in the program in ``wrong``. ``nulls`` are the
-    columns that make a null row.
+    An invalid row becomes null, and ``wrong`` receives its code plus 256 times its instruction or node. ``nulls`` lists
+    the columns of a null row.
     """
     while row < count:
         code = _row(
@@ -51,21 +51,21 @@ def decode_values(
         )  # fmt: skip
         if code > 0:
             put(wrong, row, code + 256 * get(state, v.AT))
-            take_back(columns, column_count, state)
+            roll_back_row(columns, column_count, state)
             code = v.GOOD if put_nulls(columns, state, words, nulls, null_count) else v.FULL
         if code == v.FULL:
-            take_back(columns, column_count, state)
+            roll_back_row(columns, column_count, state)
             return row
-        keep(columns, column_count, state)
+        commit_row(columns, column_count, state)
         row += 1
     return row
 
 
 @kernel(8)
 def split_pairs(data, places, lengths, count, key_places, key_lengths, value_places, value_lengths):
-    """Find key and value in values that hold both, each behind its length; a length of -1 is null.
+    """Split values that contain key and value, each after its length; a length of -1 is null.
 
-    Of a row that is damaged, as of one that is null, both are null; of a damaged one the place of the key is -1.
+    In a corrupt row, as in a null row, both are null; the offset of the key of a corrupt row is -1.
     """
     for row in range(count):
         at = get(places, row)

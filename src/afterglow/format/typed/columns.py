@@ -1,7 +1,7 @@
-"""Columns of typed values, filled by programs over the bytes of messages, without a Python object per message.
+"""Decoding of message values to typed columns with compiled programs, without a Python object per message.
 
-How many items and how much text there will be is known only at the end, so columns grow: the kernel stops at the row
-that has no room, which is then made, and goes on with it.
+The number of items and the size of texts are known only at the end, so columns grow: the kernel stops at the row that
+does not fit, the column grows, and the kernel continues with that row.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-NOTHING: Final = v.NOTHING
-"""What ``which`` has where a row is null."""
+NULL_ROW: Final = v.NULL_ROW
+"""Value of ``which`` for a null row."""
 
-MOST_BYTES: Final = 256 << 20
-"""That the columns of one step may take. A row of nulls takes bytes in every column, whatever its message has."""
+MAX_BYTES: Final = 256 << 20
+"""Maximum size of the columns of one call. Even a row of nulls takes bytes in every column."""
 
-_TEXT_MOST: Final = 1 << 30
+_MAX_TEXT_BYTES: Final = 1 << 30
 """Bytes of one text column: Arrow's 32-bit offsets end at two gigabytes."""
 
 REASONS: Final = {
-    v.ENDS: "it ends too early",
-    v.BEHIND: "bytes are left behind its end",
-    v.RANGE: "a number is out of range",
-    v.BRANCH: "it names a branch that the union does not have",
-    v.SYMBOL: "it names a symbol that the enum does not have",
-    v.NO_TEXT: "a text is not UTF-8",
-    v.MANY_ITEMS: "it claims more items than it has bytes",
-    v.MISFIT: "it is of another type than the column",
-    v.LENGTH: "it does not have the length of its type",
-    v.SYNTAX: "it is no JSON",
-    v.TWICE: "the field is there twice",
-    v.DEEP: f"it is nested more than {v.DEEPEST} deep",
-    v.ESCAPE: "an escape in a text stands for no character",
-    v.NO_BASE64: "bytes are not given as base64",
-    v.LARGE: f"it takes more than {MOST_BYTES >> 20} MiB",
+    v.TRUNCATED: "it ends too early",
+    v.TRAILING_BYTES: "bytes are left behind its end",
+    v.OUT_OF_RANGE: "a number is out of range",
+    v.UNKNOWN_BRANCH: "it names a branch that the union does not have",
+    v.UNKNOWN_SYMBOL: "it names a symbol that the enum does not have",
+    v.INVALID_UTF8: "a text is not UTF-8",
+    v.TOO_MANY_ITEMS: "it claims more items than it has bytes",
+    v.TYPE_MISMATCH: "it is of another type than the column",
+    v.WRONG_LENGTH: "it does not have the length of its type",
+    v.INVALID_JSON: "it is no JSON",
+    v.DUPLICATE_FIELD: "the field is there twice",
+    v.TOO_DEEP: f"it is nested more than {v.MAX_DEPTH} deep",
+    v.INVALID_ESCAPE: "an escape in a text stands for no character",
+    v.INVALID_BASE64: "bytes are not given as base64",
+    v.TOO_LARGE: f"it takes more than {MAX_BYTES >> 20} MiB",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One node of a type: a column with its validity, and the columns below it."""
+    """One node of a type: a column with its validity, and its child columns."""
 
     number: int
-    """Its place in the kernel's table."""
+    """Index in the kernel's table."""
     kind: int
     type: pa.DataType
     children: tuple[Column, ...]
@@ -62,19 +62,19 @@ class Column:
 
     @property
     def nulls(self) -> tuple[int, ...]:
-        """The columns that take a null where this one does, itself first: fields are as many as their structs."""
+        """The columns that get a null with this one, itself first: fields of a struct have the same length as it."""
         below = self.children if self.kind == v.STRUCT else ()
         return (self.number, *(number for child in below for number in child.nulls))
 
     def walk(self) -> Iterator[Column]:
-        """This column and all below it, by number."""
+        """Yield this column and its descendants, by number."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def lay_out(kind: pa.DataType, number: int = 0) -> Column:
-    """The columns that a type needs, numbered from ``number`` on."""
+    """Return the columns of a type, numbered from ``number``."""
     children: list[Column] = []
     if pa.types.is_struct(kind):
         below = [field.type for field in kind]
@@ -101,28 +101,28 @@ def _leaf_kind(kind: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How values become a column: of every schema version, in one piece."""
+    """The compiled decoding of all schema versions to one column."""
 
     root: Column
     words: NDArray[np.int64]
-    """Instructions, nodes, and the tables that they name."""
+    """Instructions, nodes, and the tables that they refer to."""
     texts: NDArray[np.uint8]
     """Names of fields and symbols."""
     nulls: tuple[int, int]
-    """Where in ``words`` the columns of a null row are named, and how many."""
+    """Index in ``words`` of the columns of a null row, and their number."""
     json_root: int
-    """Where in ``words`` the node of a whole JSON value is."""
+    """Index in ``words`` of the node of a whole JSON value."""
     paths: Mapping[int, str]
-    """What part of the type an instruction or a node is for."""
+    """Path in the type of each instruction and node."""
 
     @staticmethod
     def by_instruction(number: int) -> int:
-        """What ``which`` has where a value is decoded by the instructions from this one on."""
+        """Return the value of ``which`` for values decoded by the instructions from this one on."""
         return 2 * number
 
     @property
     def by_json(self) -> int:
-        """What ``which`` has where a value is JSON."""
+        """Value of ``which`` for JSON values."""
         return 2 * self.json_root + 1
 
 
@@ -133,11 +133,11 @@ class Values:
     data: NDArray[np.uint8]
     places: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    """-1 where there is no value."""
+    """-1 for null."""
 
     @classmethod
     def of(cls, column: pa.Array) -> Values:
-        """The values of a binary column, where they stand."""
+        """Return the values of a binary column, without a copy."""
         _, offsets, text = column.buffers()
         ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
         lengths = np.diff(ends)
@@ -147,11 +147,11 @@ class Values:
         return cls(data, np.ascontiguousarray(ends[:-1]), lengths)
 
     def rows(self, first: int, end: int) -> Values:
-        """Some of the rows."""
+        """Return a range of rows."""
         return Values(self.data, self.places[first:end], self.lengths[first:end])
 
     def pairs(self) -> tuple[Values, Values, NDArray[np.bool_]]:
-        """Keys and values where each value holds both, and which rows are damaged: both are null there."""
+        """Split values that contain key and value; returns both, null in corrupt rows, and which rows are corrupt."""
         found = calls.split_pairs(self.data, self.places, self.lengths)
         damaged = found[0] < 0
         found[0][damaged] = 0
@@ -160,29 +160,29 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The first rows of some values."""
+    """Decoded rows."""
 
     array: pa.Array
     wrong: NDArray[np.int64]
-    """Per row 0, or what is wrong with it: see :func:`reason`."""
+    """Per row 0, or its error: see :func:`reason`."""
 
 
 def reason(program: Program, wrong: int) -> str:
-    """What is wrong with a row, in words."""
+    """Return the message of a row's error."""
     path = program.paths.get(wrong >> 8, "")
     return f"{path}: {REASONS[wrong & 255]}" if path else REASONS[wrong & 255]
 
 
 def decode(program: Program, values: Values, which: NDArray[np.int64]) -> Decoded:
-    """Decode values, each by the part of a program that ``which`` names.
+    """Decode values, each with the part of the program that ``which`` selects.
 
-    Fewer rows than given come back where they would take too much memory; one at least does.
+    Returns fewer rows if all would take too much memory, but at least one.
     """
     return _Run(program, values, which).decode()
 
 
 class _Run:
-    """One pass over some values, and the memory that it fills."""
+    """One decoding pass over values, and the memory of its columns."""
 
     def __init__(self, program: Program, values: Values, which: NDArray[np.int64]) -> None:
         self._program = program
@@ -195,14 +195,14 @@ class _Run:
         self._texts: list[NDArray[np.uint8]] = []
         self._state = np.zeros(v.STATE, np.int64)
         given = int(np.maximum(values.lengths, 0).sum())
-        # Text becomes no longer than it was, but for enums; so what was given is never too much.
-        self._limit = max(MOST_BYTES, 4 * given)
+        # Decoded text is not longer than its source, except for enums, so the limit grows with the input.
+        self._limit = max(MAX_BYTES, 4 * given)
         self._begin(len(which), given)
         self._slow = np.empty((0, v.NOTE), np.int64)
         self._grow_slow()
 
     def _begin(self, rows: int, given: int) -> None:
-        """Room for all rows with one item each, where that is not too much, and for text as much as was given."""
+        """Allocate columns for all rows with one item each, within the limit, and texts of the size of the input."""
         texts = sum(1 for column in self._columns if column.kind == v.TEXT)
         width = sum(_size(column.kind, 8) // 8 + 1 for column in self._columns)
         slots = max(min(rows, self._limit // 2 // width), 1)
@@ -239,31 +239,33 @@ class _Run:
                 continue
             if row > 0:
                 break
-            # Too large even alone: it is null, for which there is room.
-            self._which[row] = v.NOTHING
-            wrong[row] = v.LARGE
+            # Too large even alone: it becomes null, which fits.
+            self._which[row] = v.NULL_ROW
+            wrong[row] = v.TOO_LARGE
         self._read_slow()
         return Decoded(self._array(self._program.root), wrong[:row])
 
     def _grow(self) -> bool:
-        """Make room in the column that has none; False where that would be too much."""
+        """Grow the full column; False if that would exceed the limit."""
         number, needed = int(self._state[v.FULL_COLUMN]), int(self._state[v.FULL_BYTES])
         if number == v.SLOW:
             self._grow_slow()
             return True
         column, row = self._columns[number], self._table[number]
-        slots, room = int(row[v.CAPACITY]), int(row[v.ROOM])
+        slots, text_bytes = int(row[v.CAPACITY]), int(row[v.TEXT_CAPACITY])
         if needed:
-            room += max(room, needed)
+            text_bytes += max(text_bytes, needed)
         else:
             slots *= 2
         numbers, valid = _size(column.kind, slots), slots // 8 + 1
-        added = numbers - self._numbers[number].size + valid - self._valid[number].size + room - int(row[v.ROOM])
-        if room > _TEXT_MOST or added + sum(map(_bytes, (self._numbers, self._valid, self._texts))) > self._limit:
+        added = numbers - self._numbers[number].size + valid - self._valid[number].size
+        added += text_bytes - int(row[v.TEXT_CAPACITY])
+        used = sum(map(_bytes, (self._numbers, self._valid, self._texts)))
+        if text_bytes > _MAX_TEXT_BYTES or used + added > self._limit:
             return False
         self._numbers[number] = _larger(self._numbers[number], numbers)
         self._valid[number] = _larger(self._valid[number], valid)
-        self._texts[number] = _larger(self._texts[number], room)
+        self._texts[number] = _larger(self._texts[number], text_bytes)
         row[v.CAPACITY] = slots
         self._place(number)
         return True
@@ -272,18 +274,18 @@ class _Run:
         row = self._table[number]
         row[v.VALUES] = self._numbers[number].ctypes.data
         row[v.VALID] = self._valid[number].ctypes.data
-        row[v.ROOM] = self._texts[number].size
+        row[v.TEXT_CAPACITY] = self._texts[number].size
         row[v.DATA] = self._texts[number].ctypes.data
 
     def _grow_slow(self) -> None:
         larger = np.empty((2 * len(self._slow) + 64, v.NOTE), np.int64)
         larger[: len(self._slow)] = self._slow
         self._slow = larger
-        self._state[v.SLOW_ROOM] = len(larger)
+        self._state[v.SLOW_CAPACITY] = len(larger)
         self._state[v.SLOW_NOTES] = larger.ctypes.data
 
     def _read_slow(self) -> None:
-        """Put the numbers that the kernel left to a library."""
+        """Parse the numbers that the kernel left to a library."""
         notes = self._slow[: int(self._state[v.SLOW_COUNT])]
         for number in np.unique(notes[:, 0]):
             mine = notes[notes[:, 0] == number]
@@ -313,7 +315,7 @@ class _Run:
 
 
 def _size(kind: int, slots: int) -> int:
-    """Bytes of numbers or offsets."""
+    """Return the bytes of the numbers or offsets of a column."""
     if kind == v.STRUCT:
         return 0
     if kind == v.BITS:
@@ -335,7 +337,7 @@ def _larger(array: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _floats(texts: pa.Array) -> NDArray[np.float64]:
-    """Numbers in JSON as the nearest doubles; beyond the largest is infinity."""
+    """Convert JSON numbers to the nearest doubles; infinity beyond the largest."""
     try:
         found: NDArray[np.float64] = pc.cast(texts, pa.float64()).to_numpy()
     except pa.ArrowInvalid:

@@ -1,8 +1,7 @@
-"""Reading Avro's definitions, which schemas of the types JSON and AVRO have.
+"""Parser of Avro definitions, which schemas of the types JSON and AVRO have.
 
-Logical types that are unknown, or do not fit their type, count as the type below them, as Avro says. Definitions come
-from clients, so their size is bounded: names that are used again and again make a definition of a kilobyte as wide as
-one likes.
+Unknown logical types, and those that do not match their type, are ignored, as Avro specifies. Definitions come from
+clients, so their size is limited: repeated references to a name can expand a definition of a kilobyte to any width.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from afterglow.format.typed.nodes import (
 if TYPE_CHECKING:
     from afterglow.format.typed.nodes import Node
 
-MOST_NODES: Final = 4_000
-"""Of one definition."""
-MOST_LEVELS: Final = 64
+MAX_NODES: Final = 4_000
+"""Maximum number of nodes of one definition."""
+MAX_LEVELS: Final = 64
 
 _PLAIN: Final = {
     "boolean": Leaf(ValueKind.BOOLEAN, Wire.BOOLEAN),
@@ -49,20 +48,20 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-micros"): Leaf(ValueKind.LOCAL, Wire.LONG),
     ("long", "local-timestamp-nanos"): Leaf(ValueKind.LOCAL, Wire.LONG, divided=1_000),
 }
-_WIDEST_DECIMAL: Final = 38
-"""Digits that Arrow's and Spark's decimals have."""
+_MAX_DECIMAL_DIGITS: Final = 38
+"""Maximum precision of decimals in Arrow and Spark."""
 
 
 def read_definition(definition: bytes, *, as_json: bool = False, base64: bool = False) -> Node:
-    """The tree of a definition.
+    """Parse a definition to its type tree.
 
     Args:
-        definition: As the schema has it.
-        as_json: Whether values are JSON, and not Avro's binary encoding.
-        base64: Whether JSON has bytes as base64.
+        definition: The schema's definition.
+        as_json: Whether values are JSON rather than Avro's binary encoding.
+        base64: Whether bytes in JSON are base64.
 
     Raises:
-        Undecodable: It is none, refers to itself, or is too large.
+        Undecodable: It is invalid, recursive, or too large.
     """
     try:
         parsed = json.loads(definition)
@@ -80,11 +79,11 @@ class _Reader:
         self._nodes = 0
 
     def read(self, given: Any, space: str, level: int) -> Node:
-        """The node of a part of a definition, whose names without a dot are in a namespace."""
+        """Parse a part of a definition; names without a dot are in the namespace ``space``."""
         self._nodes += 1
-        if level > MOST_LEVELS or self._nodes > MOST_NODES:
+        if level > MAX_LEVELS or self._nodes > MAX_NODES:
             raise Undecodable(
-                f"its definition has more than {MOST_NODES:,} parts or is nested more than {MOST_LEVELS} deep"
+                f"its definition has more than {MAX_NODES:,} parts or is nested more than {MAX_LEVELS} deep"
             )
         if isinstance(given, list):
             return self._union(given, space, level)
@@ -137,7 +136,7 @@ class _Reader:
         raise Undecodable(f"its definition names the type {name!r}, which it does not define")
 
     def _remember(self, given: dict[str, Any], space: str) -> tuple[str, str]:
-        """The full name of a definition, under which it may be used again, and its namespace."""
+        """Register a named definition for later references; returns its full name and its namespace."""
         name = given.get("name")
         if not isinstance(name, str):
             raise Undecodable("a type of its definition has no name")
@@ -162,7 +161,7 @@ class _Reader:
                 raise Undecodable(f"a field of the record {full} has no name or no type")
             if field["name"] in found:
                 raise Undecodable(f"the record {full} has two fields {field['name']!r}")
-            # A field's own logical type is its type's, where the type is a plain name.
+            # A logical type of a field applies to its type if that is a plain name.
             kind = field["type"]
             if isinstance(kind, str) and "logicalType" in field:
                 kind = {**field, "type": kind}
@@ -186,7 +185,7 @@ class _Reader:
         return UnionType(tuple(branches))
 
     def _bytes(self, given: dict[str, Any], plain: Leaf) -> Leaf:
-        """Bytes, or what their logical type makes of them."""
+        """Return the type of bytes with their logical type."""
         logical = given.get("logicalType")
         if logical == "uuid" and plain.size == 16 and not self._as_json:
             return Leaf(ValueKind.STRING, Wire.FIXED, size=16)
@@ -197,13 +196,13 @@ class _Reader:
         precision, scale = given.get("precision"), given.get("scale", 0)
         if not isinstance(precision, int) or not isinstance(scale, int):
             return plain
-        if not 0 < precision <= _WIDEST_DECIMAL or not 0 <= scale <= precision:
+        if not 0 < precision <= _MAX_DECIMAL_DIGITS or not 0 <= scale <= precision:
             return plain
         return Leaf(ValueKind.DECIMAL, plain.wire, size=plain.size, precision=precision, scale=scale)
 
 
 def _type_name(part: Any) -> str:
-    """What a branch of a union is called, without its namespace."""
+    """Return the name of a branch of a union, without its namespace."""
     while isinstance(part, dict):
         part = part["name"] if isinstance(part.get("name"), str) else part["type"]
     return str(part).rpartition(".")[2].lower()

@@ -1,8 +1,8 @@
-"""Trees that describe the values of a schema, the trees of Pulsar's plain schemas, and the merging of versions.
+"""Type trees of schemas, the types of Pulsar's primitive schemas, and the merging of versions.
 
-A value of a plain schema is nothing but the bytes of one number, text or time. ``DATE``, ``TIME`` and ``TIMESTAMP`` are
-Java's old classes, which all hold a moment in milliseconds; ``TIME`` too, of the first day of 1970 in the producer's
-own time zone, which the value does not carry.
+A value of a primitive schema is the bytes of one number, text or time. ``DATE``, ``TIME`` and ``TIMESTAMP`` are Java's
+old classes, which all contain an instant in milliseconds; for ``TIME`` it is on the first day of 1970 in the producer's
+time zone, which the value does not contain.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from afterglow.format.schema import TIME
 
 
 class Undecodable(AfterglowError, ValueError):
-    """Values of a schema version cannot become columns; the message says why, as the end of a sentence."""
+    """Values of a schema version cannot be decoded to columns; the message completes one about the version."""
 
 
 class ValueKind(Enum):
-    """What a single value means."""
+    """Logical type of a single value."""
 
     BOOLEAN = auto()
     INT8 = auto()
@@ -41,7 +41,7 @@ class ValueKind(Enum):
 
 
 class Wire(Enum):
-    """How a single value is written."""
+    """Encoding of a single value."""
 
     BOOLEAN = auto()
     INT = auto()
@@ -52,7 +52,7 @@ class Wire(Enum):
     STRING = auto()
     FIXED = auto()
     ENUM = auto()
-    # Plain values: alone, big-endian.
+    # Values of primitive schemas, big-endian.
     PLAIN_BOOLEAN = auto()
     PLAIN_NUMBER = auto()
     PLAIN_TIME = auto()
@@ -72,24 +72,24 @@ class Leaf:
     kind: ValueKind
     wire: Wire
     size: int = 0
-    """Bytes of a fixed or plain one."""
+    """Bytes of a fixed or primitive value."""
     symbols: tuple[str, ...] = ()
-    """Of an enum."""
+    """Symbols of an enum."""
     times: int = 1
-    """What the stored number is multiplied by."""
+    """Factor of the stored number."""
     divided: int = 1
-    """What it is divided by."""
+    """Divisor of the stored number."""
     precision: int = 0
     scale: int = 0
     base64: bool = False
-    """Whether JSON has bytes as base64, and not as text."""
+    """Whether bytes in JSON are base64 rather than text."""
     loose: bool = False
-    """Whether JSON may have a number where text is due."""
+    """Whether JSON may contain a number instead of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordType:
-    """Fields by name."""
+    """A record: fields by name."""
 
     fields: tuple[tuple[str, Node], ...]
 
@@ -103,28 +103,28 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A map, whose keys are text."""
+    """A map with text keys."""
 
     item: Node
 
 
 @dataclass(frozen=True, slots=True)
 class UnionType:
-    """A union as it is written: the number of a branch comes first. None is null."""
+    """A union as written: the number of a branch precedes the value. None is the branch null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnionColumn:
-    """A union as a column: a struct of which one member is there."""
+    """A union as a column: a struct of which one member is not null."""
 
     members: tuple[tuple[str, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NullType:
-    """The type null, which takes no bytes and no column."""
+    """The type null, without bytes and without a column."""
 
 
 Node: TypeAlias = Leaf | NullType | RecordType | ArrayType | MapType | UnionType | UnionColumn
@@ -150,10 +150,10 @@ _TYPES = {
 
 
 def column_form(node: Node) -> Node | None:
-    """A node as it is in columns: without its nulls, which every column may have. None: it has nothing else.
+    """Return the column type of a node: without nulls, since every column is nullable. None for a type of nulls only.
 
     Raises:
-        Undecodable: There is no such column.
+        Undecodable: No column can hold the type.
     """
     match node:
         case NullType():
@@ -185,7 +185,7 @@ def _formed(fields: list[tuple[str, Node]]) -> tuple[tuple[str, Node], ...]:
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """The Arrow type of a node in its column form."""
+    """Return the Arrow type of a node in its column form."""
     match node:
         case Leaf(kind=ValueKind.DECIMAL):
             return pa.decimal128(node.precision, node.scale)
@@ -199,13 +199,13 @@ def arrow_type(node: Node) -> pa.DataType:
             return pa.list_(arrow_type(node.item))
         case MapType():
             return pa.map_(pa.string(), arrow_type(node.item))
-    raise AssertionError("neither null nor a union as it is written is a column")
+    raise AssertionError("null and written unions have no column")
 
 
 _MOMENT: Final = Leaf(ValueKind.MOMENT, Wire.PLAIN_TIME, size=8, times=1_000)
 
 BYTES: Final = Leaf(ValueKind.BYTES, Wire.PLAIN_BYTES)
-"""Bytes as they are: also of types that are not decoded."""
+"""Raw bytes, also for types that are not decoded."""
 
 PLAIN: Final = {
     "BYTES": BYTES,
@@ -226,14 +226,14 @@ PLAIN: Final = {
     "LOCAL_TIME": Leaf(ValueKind.TIME, Wire.PLAIN_TIME, size=8),
     "LOCAL_DATE_TIME": Leaf(ValueKind.LOCAL, Wire.PLAIN_LOCAL, size=16),
 }
-"""By the type's name."""
+"""Primitive schemas by type name."""
 
 
 _WIDTHS: Final = (ValueKind.INT8, ValueKind.INT16, ValueKind.INT, ValueKind.LONG, ValueKind.FLOAT, ValueKind.DOUBLE)
 
 
 def merge(older: Node, newer: Node) -> Node:
-    """The column form that takes both, as far as there is one; else the newer."""
+    """Return the column form that accepts both; the newer one if there is none."""
     match older, newer:
         case RecordType(), RecordType():
             return RecordType(_by_name(older.fields, newer.fields))

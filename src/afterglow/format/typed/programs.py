@@ -1,8 +1,7 @@
-"""Compiler from schema versions to the programs that write their values into the columns of one shared type.
+"""Compiler from schema versions to programs that decode their values to the columns of one common type.
 
-Avro's bytes are not self-describing, so each version has instructions of its own, which follow the definition that
-its values were written with. JSON has the names of fields, so one tree of nodes, which follows the shared type, serves
-all versions.
+Avro's bytes are not self-describing, so each version has its own instructions, which follow its definition. JSON
+contains the names of fields, so one tree of nodes, which follows the common type, decodes all versions.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Line = tuple[int, int, int]
 
 
 def instruction(writer: Leaf, target: Leaf) -> Line | None:
-    """The operation that reads what ``writer`` wrote into a column of the kind of ``target``; None: it does not fit."""
+    """Return the instruction that decodes ``writer`` to a column of ``target``; None if the types do not match."""
     match writer.wire:
         case Wire.INT | Wire.LONG:
             return _integer(writer, target)
@@ -68,7 +67,7 @@ def instruction(writer: Leaf, target: Leaf) -> Line | None:
 
 def _integer(writer: Leaf, target: Leaf) -> Line | None:
     if target.kind is writer.kind and writer.kind in _TIMES:
-        # Each version by its own unit.
+        # Each version has its own unit.
         return _time(writer.kind), writer.times, writer.divided
     if target.kind is ValueKind.LONG:
         return v.LONG, 1, 1
@@ -81,7 +80,7 @@ def _integer(writer: Leaf, target: Leaf) -> Line | None:
     ):
         return (v.INT, 0, 0) if writer.wire is Wire.INT else None
     if target.kind in _TIMES and target.wire is writer.wire and writer.kind in _WHOLE:
-        # The number was given its meaning later.
+        # The logical type was added in a later version.
         return _time(target.kind), target.times, target.divided
     return None
 
@@ -155,10 +154,10 @@ _FITS: Final = {
 
 
 class Compiler:
-    """Collects the programs of all versions of one column.
+    """Compiles the programs of all versions of one column.
 
     Args:
-        target: The type that they share, in its column form.
+        target: Their common type, in its column form.
     """
 
     def __init__(self, target: Node) -> None:
@@ -167,22 +166,22 @@ class Compiler:
         self._code: list[list[int]] = []
         self._tables: list[int] = []
         self._code_references: list[int] = []
-        """Instructions whose x is a place in the tables."""
+        """Instructions whose x is an index in the tables."""
         self._table_references: list[int] = []
-        """Words of the tables that are such a place themselves."""
+        """Words of the tables that are such indexes themselves."""
         self._texts = bytearray()
         self._paths: dict[int, str] = {}
         self._json_paths: dict[int, str] = {}
 
     def avro(self, writer: Node) -> int:
-        """Add the instructions for a definition; returns the first of them."""
+        """Add the instructions of a definition; returns the number of the first."""
         begin = len(self._code)
         self._emit(writer, self.target, self.root, "")
         self._add(v.END, 0, 0, 0, "")
         return begin
 
     def program(self) -> Program:
-        """What was compiled, with the nodes for JSON. Ask once, at the end."""
+        """Return the compiled program, with the nodes for JSON. Call it once, at the end."""
         nulls = self._nulls(self.root)
         root = self._node(self.target, self.root, "")
         base = v.INSTRUCTION * len(self._code)
@@ -198,7 +197,7 @@ class Compiler:
     # --- instructions ---------------------------------------------------------------------------------------------
 
     def _emit(self, writer: Node, target: Node | None, column: Column | None, path: str) -> None:
-        """Add what reads one value as ``writer`` wrote it."""
+        """Add the instructions that decode one value of the type ``writer``."""
         match writer:
             case NullType():
                 self._emit_nulls(column, path)
@@ -302,7 +301,7 @@ class Compiler:
     # --- nodes of JSON --------------------------------------------------------------------------------------------
 
     def _node(self, target: Node, column: Column, path: str) -> int:
-        """Add a node and those below it; returns its place in the tables."""
+        """Add a node and its children; returns its index in the tables."""
         place = self._table([0] * v.NODE)
         self._json_paths[place] = path
         nulls, count = self._nulls(column)
@@ -366,7 +365,7 @@ def _accepts(target: Node, writer: Node) -> bool:
 
 
 def _fits(node: Node) -> int:
-    """What JSON a member of a union may be."""
+    """Return the JSON types that a member of a union accepts."""
     match node:
         case RecordType() | MapType():
             return v.FITS_OBJECT
@@ -378,7 +377,7 @@ def _fits(node: Node) -> int:
 
 
 def _bounds(precision: int) -> list[int]:
-    """Ten to the power of the precision and its negative, as two words each: what a decimal must be between."""
+    """Return the exclusive bounds of a decimal, plus and minus ten to the power of the precision, in two words each."""
     words = []
     for bound in (10**precision, -(10**precision)):
         raw = bound.to_bytes(16, "big", signed=True)
