@@ -368,7 +368,7 @@ def test_a_wrong_column_is_an_error_at_once(columns: list[str]) -> None:
 
 def test_frames_of_other_bytes_are_refused() -> None:
     framed = frame_entries([entry_of(b"x" * 100)])
-    with pytest.raises(ValueError, match="not found in these"):
+    with pytest.raises(ValueError, match="exceed the data of"):
         decode_messages(framed[:-1], scan_frames(framed, 0), 1)
 
 

@@ -225,7 +225,7 @@ def test_random_bytes_behind_a_true_head_give_an_index_or_a_typed_error(head: by
 
 
 def test_bytes_behind_an_index_are_refused() -> None:
-    with pytest.raises(CorruptIndex, match="says that it has"):
+    with pytest.raises(CorruptIndex, match="its header says"):
         decode_index(V1_INDEX + bytes(4))
     with pytest.raises(CorruptIndex, match="4 bytes follow the end of the index"):
         decode_index(V1_INDEX[:4] + (len(V1_INDEX) + 4).to_bytes(4, "big") + V1_INDEX[8:] + bytes(4))

@@ -61,7 +61,7 @@ def test_keys_have_pulsars_form(text: str, key: ObjectKey) -> None:
     ],
 )
 def test_other_names_are_no_keys(text: str) -> None:
-    with pytest.raises(InvalidName, match="no key of an offloaded object"):
+    with pytest.raises(InvalidName, match="not the key of an offloaded object"):
         parse_key(text)
 
 

@@ -85,7 +85,7 @@ def test_a_table_that_does_not_fit_the_blocks_is_refused(
 def test_another_version_or_another_stripe_is_refused() -> None:
     table = Proto.FromString(encode_statistics([BlockStatistics(1, 2, 3, stripes=(4,))]))
     table.stripe_bytes = 1 << 19
-    with pytest.raises(CorruptIndex, match="stripes of 524288 bytes are unknown"):
+    with pytest.raises(CorruptIndex, match="unsupported stripe size 524288"):
         decode_statistics(table.SerializeToString(), [10])
     table.version = 2
     with pytest.raises(CorruptIndex, match="version 2"):
@@ -173,7 +173,7 @@ def test_a_table_with_only_one_column_of_stripe_offsets_is_rejected() -> None:
         encode_statistics([BlockStatistics(1, 2, 3, stripes=(4,), stripe_entries_before=(0,), stripe_first_frame=(9,))])
     )
     del table.stripe_first_frame[:]
-    with pytest.raises(CorruptIndex, match="either"):
+    with pytest.raises(CorruptIndex, match="only one of stripe_entries_before"):
         decode_statistics(table.SerializeToString(), [10])
     table.stripe_first_frame.extend([1, 2])
     with pytest.raises(CorruptIndex, match="column of 2"):
