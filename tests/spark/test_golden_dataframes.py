@@ -59,7 +59,7 @@ CASES = golden.cases()
 MAPFILES = "fs_mapfile"
 DEFECTS = {
     # The index names a block that was never written.
-    "oversize": Defect("its block begins at 5242880, and does not fit in an object", 0),
+    "oversize": Defect("its block begins at 5242880 and does not fit in an object", 0),
     # Blocks behind the first are not where the index says.
     "streaming_v2_manyblocks": Defect("it has 15826956 bytes, its index says 15766956", 88),
 }
