@@ -95,7 +95,7 @@ class Hold:
 
 
 class HeldTasks:
-    """A runner that keeps tasks until it is told to run them."""
+    """A runner that queues tasks until a test runs them."""
 
     def __init__(self) -> None:
         self._held: list[tuple[Task, Callable[[Task, PartResult], None]]] = []

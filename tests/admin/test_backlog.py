@@ -47,7 +47,7 @@ def test_old_messages_expire_for_one_subscription_or_for_all(start: Callable[...
     for wrong, status in (("0", 412), ("-1", 412), ("soon", 400)):
         admin.refused(status, "POST", f"{SUBSCRIPTION}/expireMessages/{wrong}")
         admin.refused(status, "POST", f"{TOPIC}/all_subscription/expireMessages/{wrong}")
-    admin.refused(404, "POST", f"{TOPIC}/subscription/nobody/expireMessages/1")
+    admin.refused(404, "POST", f"{TOPIC}/subscription/absent/expireMessages/1")
     admin.do("POST", f"{SUBSCRIPTION}/skip_all")
     admin.refused(409, "POST", f"{SUBSCRIPTION}/expireMessages/1")
 

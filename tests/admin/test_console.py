@@ -229,9 +229,9 @@ def test_the_log_has_both_lanes_and_the_subscriptions(answers: dict[str, Any]) -
     assert [row["first_index"] for row in log["ledgers"]] == [0, 1, 2]
     assert sum(row["entries"] for row in log["ledgers"]) == log["entries"] == 7
     assert sum(row["bytes"] for row in log["ledgers"]) == log["size_bytes"]
-    told = {row["ledger_id"]: row for row in answers["explain"]}
+    explained = {row["ledger_id"]: row for row in answers["explain"]}
     assert {row["ledger_id"]: row["state"] for row in log["ledgers"]} == {
-        ledger: row["state"] for ledger, row in told.items()
+        ledger: row["state"] for ledger, row in explained.items()
     }
     kinds = [(found["kind"], found["status"]) for found in log["objects"]]
     assert kinds == [("ledger", "Offloaded"), ("segment", "Offloaded"), ("segment", "Assigned")]

@@ -27,7 +27,7 @@ def admin(start: Callable[..., Admin]) -> Admin:
 
 
 def rows(admin: Admin, query: str = "") -> dict[str, Any]:
-    """By name; a look is kept for a moment, so that all of a test must be there before the first."""
+    """Rows by name. A snapshot is cached briefly, so that a test must set up everything before the first."""
     return {row["topic"]: row for row in admin.get(f"afterglow/topics{query}")["topics"]}
 
 
@@ -115,17 +115,17 @@ def test_malformed_parameters_are_refused(shared: Admin) -> None:
 
 
 def test_a_snapshot_is_cached_briefly_and_rates_are_measured_since(shared: Admin) -> None:
-    shared.call("PUT", "persistent/public/default/looked-at")
-    shared.get("persistent/public/default/looked-at/stats")
+    shared.call("PUT", "persistent/public/default/measured")
+    shared.get("persistent/public/default/measured/stats")
     clock = [0.0]
     overview = Overview(shared.server, lambda: clock[0])
     first = shared.run(overview.snapshot())
     clock[0] = 0.9
     assert shared.run(overview.snapshot()) is first
-    topic = next(topic for name, topic in shared.service.open_topics.items() if name.local_name == "looked-at")
+    topic = next(topic for name, topic in shared.service.open_topics.items() if name.local_name == "measured")
     topic.past_traffic_in.add(20, 200)
     clock[0] = 10.0
-    [row] = [row for row in shared.run(overview.snapshot()).topics if row.topic.endswith("looked-at")]
+    [row] = [row for row in shared.run(overview.snapshot()).topics if row.topic.endswith("measured")]
     assert (row.messages_in_per_second, row.bytes_in_per_second) == (2.0, 20.0)
 
 

@@ -147,8 +147,8 @@ def test_a_time_beyond_all_dates_is_written_as_java_does(moment: int, written: s
 def test_a_payload_is_decompressed_unless_it_is_encrypted_or_a_chunk() -> None:
     packed = compress(Codec.ZSTD, b"x" * 1000)
     assert bytes(payload_of(entry(message(compression=3, uncompressed_size=1000), packed), LIMIT)) == b"x" * 1000
-    piece = message(compression=3, uncompressed_size=1000, num_chunks_from_msg=2, chunk_id=0, uuid="u")
-    assert bytes(payload_of(entry(piece, packed[:9]), LIMIT)) == packed[:9]
+    chunk = message(compression=3, uncompressed_size=1000, num_chunks_from_msg=2, chunk_id=0, uuid="u")
+    assert bytes(payload_of(entry(chunk, packed[:9]), LIMIT)) == packed[:9]
     sealed = message(compression=3, uncompressed_size=1000)
     sealed.encryption_keys.add(key="k", value=b"v")
     assert bytes(payload_of(entry(sealed, b"sealed"), LIMIT)) == b"sealed"

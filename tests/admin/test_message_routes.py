@@ -105,7 +105,7 @@ def test_a_subscription_is_peeked_at_past_what_is_acknowledged(admin: Admin, cli
     assert admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["msgBacklog"] == 3
     for wrong, status in (("0", 412), ("-1", 412), ("one", 400), ("99999999999", 412)):
         admin.refused(status, "GET", f"{SUBSCRIPTION}/position/{wrong}")
-    admin.refused(404, "GET", f"{TOPIC}/subscription/nobody/position/1")
+    admin.refused(404, "GET", f"{TOPIC}/subscription/absent/position/1")
 
 
 def test_a_topic_is_examined_from_either_end(admin: Admin, client: pulsar.Client) -> None:

@@ -406,8 +406,8 @@ def test_policies_of_missing_objects_are_answered_with_404(admin: Admin) -> None
 
 
 def test_every_change_of_policies_is_notified_of(admin: Admin) -> None:
-    told: list[NamespaceName | None] = []
-    admin.service.policies.on_change(told.append)
+    notified: list[NamespaceName | None] = []
+    admin.service.policies.on_change(notified.append)
     for method, path, body in (
         ("POST", f"{NAMESPACE}/offloadPolicies", {"managedLedgerOffloadMaxThreads": 3}),
         ("PUT", f"{NAMESPACE}/offloadThreshold", 5),
@@ -419,9 +419,9 @@ def test_every_change_of_policies_is_notified_of(admin: Admin) -> None:
         ("DELETE", NAMESPACE, None),
         ("PUT", NAMESPACE, None),
     ):
-        told.clear()
+        notified.clear()
         admin.do(method, path, body)
-        assert [str(namespace) for namespace in told] == ["public/default"], (method, path)
-    told.clear()
+        assert [str(namespace) for namespace in notified] == ["public/default"], (method, path)
+    notified.clear()
     admin.refused(412, "PUT", f"{NAMESPACE}/offloadThreshold", -9)
-    assert told == []
+    assert notified == []

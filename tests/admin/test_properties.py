@@ -60,7 +60,7 @@ def test_properties_of_a_subscription_are_replaced_on_all_partitions(admin: Admi
     for name in ("p", "p-partition-0", "p-partition-1"):
         assert admin.get(f"{NAMESPACE}/{name}/subscription/s/properties") == {"team": "data"}
     admin.refused(400, "PUT", f"{path}/subscription/s/properties", {"team": 1})
-    admin.refused(404, "GET", f"{path}/subscription/nobody/properties")
+    admin.refused(404, "GET", f"{path}/subscription/absent/properties")
     assert admin.get(f"{path}/subscription/s/properties") == {"team": "data"}
 
 

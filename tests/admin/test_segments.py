@@ -81,10 +81,10 @@ def test_a_failed_segment_has_its_error(admin: Admin) -> None:
     admin.offloading.finish()
     [row] = admin.get(f"{TOPIC}/segments")
     assert row["status"] == "Failed"
-    [told, *_] = admin.get(f"{TOPIC}/explain")
-    assert told["state"] == "failed"
-    assert told["error"] == row["error"]
-    assert told["next_ms"] > 0
+    [explained, *_] = admin.get(f"{TOPIC}/explain")
+    assert explained["state"] == "failed"
+    assert explained["error"] == row["error"]
+    assert explained["next_ms"] > 0
 
 
 def test_segments_of_all_partitions_are_listed(admin: Admin) -> None:

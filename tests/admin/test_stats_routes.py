@@ -139,10 +139,10 @@ def test_connected_clients_are_listed(admin: Admin, client: pulsar.Client) -> No
     stats = admin.get(f"{TOPIC}/stats?subscriptionBacklogSize=false")
     subscription = stats["subscriptions"]["s"]
     (publisher,), (connected,) = stats["publishers"], subscription["consumers"]
-    for told, name in ((publisher, "p"), (connected, "c")):
-        assert told["metadata"] == {"of": name}
-        assert re.fullmatch(r"/127\.0\.0\.1:\d+", told["address"])
-        assert begun <= datetime.fromisoformat(told["connectedSince"]) <= datetime.now(UTC)
+    for client_stats, name in ((publisher, "p"), (connected, "c")):
+        assert client_stats["metadata"] == {"of": name}
+        assert re.fullmatch(r"/127\.0\.0\.1:\d+", client_stats["address"])
+        assert begun <= datetime.fromisoformat(client_stats["connectedSince"]) <= datetime.now(UTC)
     assert connected["avgMessagesPerEntry"] == 1
     assert subscription["backlogSize"] == -1
     assert admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]["active"] is True

@@ -52,7 +52,7 @@ LEFT_OUT = {
     },
 }
 
-# What both servers are told.
+# Settings of both servers.
 SETTINGS = {
     "clusterName": "standalone",
     "defaultRetentionTimeInMinutes": "-1",
@@ -64,7 +64,7 @@ SETTINGS = {
     "forceDeleteNamespaceAllowed": "true",
     "exposingBrokerEntryMetadataToClientEnabled": "true",
 }
-# What Pulsar is told to be like Afterglow by default.
+# Settings that make Pulsar behave like Afterglow's defaults.
 THEIR_SETTINGS = {
     "brokerEntryMetadataInterceptors": ",".join(
         f"org.apache.pulsar.common.intercept.Append{name}MetadataInterceptor" for name in ("BrokerTimestamp", "Index")
@@ -189,7 +189,7 @@ DEEDS = {
 
 
 class Servers:
-    """Both servers, and what came of the scenarios so far."""
+    """Both servers, and the results of the scenarios so far."""
 
     def __init__(self, sides: tuple[Side, Side], known: dict[str, str]) -> None:
         self.sides = sides

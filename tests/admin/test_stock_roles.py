@@ -75,7 +75,7 @@ def with_admin(tools: JavaTools, role: str, commands: tuple[str, ...]) -> Iterat
         except CommandFailed as error:
             printed, failed = str(error), True
         refused = next((short for words, short in _REASONS.items() if words in printed), None)
-        # `topics delete` of 4.0 tells of its failure and exits with 0.
+        # `topics delete` of 4.0 prints its failure and exits with 0.
         assert refused or not (failed or "Exception" in printed), printed
         yield line(f"pulsar-admin {command}", f"refused: {refused}" if refused else "done")
 

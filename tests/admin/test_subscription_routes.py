@@ -134,7 +134,7 @@ def test_a_subscription_is_reset_to_a_time(admin: Admin, client: pulsar.Client) 
     assert backlog(admin) == 4
     for wrong, status in (("soon", 400), ("-1", 412), ("1e3", 400), ("9" * 30, 400)):
         admin.refused(status, "POST", f"{SUBSCRIPTION}/resetcursor/{wrong}")
-    admin.refused(404, "POST", f"{TOPIC}/subscription/nobody/resetcursor/0")
+    admin.refused(404, "POST", f"{TOPIC}/subscription/absent/resetcursor/0")
     assert backlog(admin) == 4
 
 

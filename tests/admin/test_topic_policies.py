@@ -284,7 +284,7 @@ def test_creating_a_subscription_does_not_block_others(admin: Admin) -> None:
     with admin.held("/t/slow") as hold, ThreadPoolExecutor(2) as pool:
         making = pool.submit(admin.call, "PUT", f"{TOPIC}/subscription/slow")
         hold.reached()
-        # Both look at the topic's subscriptions in the event loop.
+        # Both read the topic's subscriptions in the event loop.
         asked = pool.submit(admin.call, "POST", f"{TOPIC}/maxSubscriptionsPerTopic", 1)
         done, _ = wait([asked], 5)
         hold.end()
@@ -391,7 +391,7 @@ def test_the_limit_of_partitions_applies_to_automatic_creation(
     whole = {"autoTopicCreationOverride": creation}
     assert admin.refused(412, "PUT", "namespaces/public/other", whole) == reason
     assert admin.state() == before
-    # Stored by whoever knew no bound, or while the setting was higher.
+    # Stored by a release without the limit, or while the setting was higher.
     name = TopicName.parse(NAME)
     admin.service.catalog.update_policies(name.namespace, lambda _old: whole)
     before = admin.state()

@@ -118,7 +118,7 @@ def test_a_policy_cannot_disable_schema_validation_of_the_broker() -> None:
 
 
 def test_retention_of_a_topic_applies_though_its_offload_policies_contradict_those_of_its_namespace() -> None:
-    """Promise 1: a retention that is ignored deletes entries that the topic was told to keep."""
+    """Promise 1: a retention that is ignored deletes entries that the topic must keep."""
     namespace = {
         "retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1},
         "offload_policies": {"streamingOffloadPartSizeInBytes": 5 << 20},

@@ -175,11 +175,11 @@ def test_a_change_of_one_namespace_keeps_others_cached(
 
 def test_callbacks_are_notified_of_changes(catalog: Catalog) -> None:
     policies = Policies(BrokerConfig(), catalog)
-    told: list[NamespaceName | None] = []
-    policies.on_change(told.append)
+    notified: list[NamespaceName | None] = []
+    policies.on_change(notified.append)
     policies.changed(NAMESPACE)
     policies.changed(None)
-    assert told == [NAMESPACE, None]
+    assert notified == [NAMESPACE, None]
 
 
 def test_a_policy_read_before_a_change_is_not_cached(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,4 +117,4 @@ def test_a_deletion_lag_above_the_retention_gives_a_warning() -> None:
     (warning,) = check(held)
     assert "managedLedgerOffloadDeletionLagInMillis=600000 (namespace policies)" in warning
     assert check(replace(held, managed_ledger_offload_deletion_lag_in_millis=599_999)) == ()
-    assert check(policy(**short)) == (), "the default lag was nobody's choice"
+    assert check(policy(**short)) == (), "the default lag was not chosen"

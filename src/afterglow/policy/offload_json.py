@@ -129,7 +129,7 @@ def write(values: Mapping[str, Any], *, masked: bool = False) -> Json:
 
 
 def write_all(policy: BrokerConfig) -> Json:
-    """The object of all that holds; what is nothing is left out, secrets are masked."""
+    """All settings of an effective policy as one object; unset ones are omitted, secrets masked."""
     values = {key: getattr(policy, row.attribute) for key, row in POLICY_SETTINGS.items()}
     return write({key: value for key, value in values.items() if value is not None}, masked=True)
 
