@@ -188,5 +188,5 @@ def test_properties_of_spark_have_their_own_names() -> None:
     config = parse_conf("spark.driver.host=h\nspark.executor.memory=2g\n")
     assert spark_properties(config) == {"spark.driver.host": "h", "spark.executor.memory": "2g"}
     assert "2g" not in repr(config)
-    with pytest.raises(ConfigError, match=r"spark\.master is given as --master"):
+    with pytest.raises(ConfigError, match=r"spark\.master must be given as --master"):
         spark_properties(parse_conf("spark.master=yarn\n"))
