@@ -19,9 +19,11 @@ from afterglow.errors import OutOfReach
 from afterglow.format.position import LATEST, Position
 from afterglow.read.copies import StorageTier
 from afterglow.read.entry_source import TieredEntrySource
-from afterglow.read.neighbours import Neighbourhood, SplitNeighbours, ViewNeighbours
+from afterglow.read.neighbours import Neighbourhood, NeighbourRange, SplitNeighbours, ViewNeighbours
+from afterglow.read.objects import TierObject
 from afterglow.read.split_reader import SplitReader
 from afterglow.read.topic_reader import TopicReader, TopicView
+from afterglow.tier.locations import TierLocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,3 +150,14 @@ def test_steps_back_are_small_where_entries_are_large() -> None:
     assert world.counters.counts().entries[StorageTier.HOT] <= 4
     assert len(list(runs)) < 40
     world.tiers.close()
+
+
+def test_neighbours_keep_the_whole_location_of_their_objects() -> None:
+    """An external driver finds its objects by the properties that it gave."""
+    location = TierLocation("zip", "bucket", "region", "endpoint", "prefix", (("bucket", "lower"), ("colour", "green")))
+    ranges = (
+        NeighbourRange(1, 0, 9, TierObject(location, "key"), hot=False),
+        NeighbourRange(2, 0, 4, None, hot=True),
+    )
+    packed = Neighbourhood.of(ranges, None, has_first=True, has_last=True)
+    assert packed.neighbours() == ranges

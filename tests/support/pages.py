@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FENCE: Final = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
-_TIMEOUT_S: Final = 280.0
+_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)

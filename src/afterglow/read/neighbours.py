@@ -11,7 +11,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -90,16 +90,14 @@ class Neighbourhood:
             ]
             for each in neighbours
         ]
-        named = [
-            [location.driver, location.bucket, location.region, location.endpoint, location.prefix]
-            for location in locations
-        ]
+        named = [astuple(location) for location in locations]
         return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, has_first, has_last)
 
     def neighbours(self) -> tuple[NeighbourRange, ...]:
         """The ranges, in order."""
         named, rows = json.loads(zlib.decompress(self.packed))
-        locations = [TierLocation(*fields) for fields in named]
+        # JSON has made lists of the properties' tuples.
+        locations = [replace(TierLocation(*each[:-1]), properties=tuple(map(tuple, each[-1]))) for each in named]
         return tuple(
             NeighbourRange(ledger_id, first, last, TierObject(locations[rest[0]], rest[1]) if rest else None, bool(hot))
             for ledger_id, first, last, hot, *rest in rows
