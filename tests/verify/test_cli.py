@@ -100,7 +100,7 @@ def test_ctrl_c_ends_a_deep_verification_with_one_line(home: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert (out, errors) == ("", "afterglow: interrupted; stopping the check and Spark\n")
+    assert (out, errors) == ("", "afterglow: interrupted; stopping the verification and Spark\n")
     # A worker ends a moment after its JVM.
     eventually(lambda: not group_lives(process.pid), lambda: f"processes of group {process.pid} still run")
 
@@ -170,11 +170,11 @@ def test_work_in_progress_is_not_a_finding(home: Path) -> None:
     ("args", "words", "code"),
     [
         (("http://127.0.0.1:1",), "afterglow serve", 1),
-        (("http://127.0.0.1:1", "--tier", "file:///t"), "leave --tier out", 2),
-        (("http://127.0.0.1:1", "--metadata", "sqlite:m"), "leave --metadata out", 2),
-        (("http://127.0.0.1:1", "--deep", "--master", "local[1]"), "leave --master out", 2),
+        (("http://127.0.0.1:1", "--tier", "file:///t"), "remove --tier", 2),
+        (("http://127.0.0.1:1", "--metadata", "sqlite:m"), "remove --metadata", 2),
+        (("http://127.0.0.1:1", "--deep", "--master", "local[1]"), "remove --master", 2),
         (("http://[",), "address", 2),
-        (("zk://127.0.0.1:1", "--sweep"), "none is", 2),
+        (("zk://127.0.0.1:1", "--sweep"), "remove --sweep", 2),
         (("zk://127.0.0.1:1", "--metadata", "sqlite:m"), "leave it out", 2),
         (("ftp://x",), "invalid source address", 2),
         (("{home}", "--yes"), "--sweep", 2),
