@@ -61,7 +61,7 @@ def test_the_reason_is_that_of_the_call(admin: Admin, path: str, words: str) -> 
     assert words in admin.refused(405, "GET", path)
 
 
-def test_names_that_look_like_paths_of_the_table_are_served(admin: Admin) -> None:
+def test_names_equal_to_paths_of_the_table_are_served(admin: Admin) -> None:
     admin.do("PUT", "namespaces/public/antiAffinity")
     assert admin.get("namespaces/public/antiAffinity/topics") == []
     admin.do("PUT", "persistent/public/default/compaction")

@@ -247,7 +247,7 @@ def test_a_segment_in_progress_refuses_the_rollback(admin: Admin) -> None:
     admin.write_ledgers(1)
     admin.offloading.begin()
     stream(admin, on=False)
-    assert "on its way" in admin.refused(409, "POST", f"{TOPIC}/deleteOffloaded?streaming=true&dryRun=false")
+    assert "is being uploaded" in admin.refused(409, "POST", f"{TOPIC}/deleteOffloaded?streaming=true&dryRun=false")
 
 
 # --- going back with many topics --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ NAMESPACE = "public/default"
 
 
 def check(tools: JavaTools, *cases: tuple[str, str]) -> None:
-    """Run commands; each must print its text, with any white space as one space, or nothing where there is none."""
+    """Run commands; each must print its text, with any white space as one space, or nothing if none exists."""
     printed = tools.admin_all([command for command, _ in cases])
     _, *answers = re.split(r"\[\d+/\d+\] Executing admin ", printed)
     assert len(answers) == len(cases), printed

@@ -231,7 +231,7 @@ def test_a_client_without_a_handshake_is_closed() -> None:
     run(test())
 
 
-def test_a_client_that_sends_pings_in_place_of_a_handshake_is_closed() -> None:
+def test_a_client_that_sends_pings_before_a_handshake_is_closed() -> None:
     async def test() -> None:
         async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.2)) as port:
             client = await connect(port)
@@ -410,7 +410,7 @@ def test_a_new_token_of_another_role_closes_the_connection() -> None:
             client = await connect(port)
             await client.handshake(refresh=True)
             assert (await client.receive()).type == Kind.AUTH_CHALLENGE
-            recorder.principal = Principal("somebody else", None)
+            recorder.principal = Principal("another-role", None)
             answer = wire.BaseCommand(type=Kind.AUTH_RESPONSE)
             answer.authResponse.response.auth_method_name = "token"
             answer.authResponse.response.auth_data = b"new"

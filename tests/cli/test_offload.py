@@ -43,7 +43,7 @@ def stats(*ledgers: tuple[int, int], current: int) -> dict[str, Any]:
         (1000, None),
     ],
 )
-def test_the_newest_ledgers_are_kept_as_far_as_they_fit(size: int, kept: int | None) -> None:
+def test_the_newest_ledgers_that_fit_are_kept(size: int, kept: int | None) -> None:
     assert first_kept(stats((1, 20), (2, 20), (3, 20), current=5), size) == kept
 
 
@@ -184,7 +184,7 @@ def test_waiting_on_a_terminal_shows_progress_of_segments(canned: Canned) -> Non
     assert f"offload is running for {NAME}".encode() in printed
     for words in (b"01234567 from 3:14 Assigned", b"Failed: no route", b"1.0/2.0", b"Offloaded", b"2.0/2.0"):
         assert words in printed
-    assert b"fedcba98" not in printed, "what was there before is no news"
+    assert b"fedcba98" not in printed, "earlier segments are not announced"
 
 
 def test_waiting_works_without_a_list_of_segments(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:

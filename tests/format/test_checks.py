@@ -38,7 +38,7 @@ def test_the_length_of_the_data_object_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "place"),
+    ("index", "position"),
     [
         (v1((0, 0), (0, 500)), (7, 0)),  # the same entry twice
         (v1((0, 0), (5, 500), (4, 700)), (7, 4)),  # backwards
@@ -64,13 +64,13 @@ def test_the_length_of_the_data_object_is_compared() -> None:
     ],
 )
 def test_contradictions_in_an_index_are_reported_with_the_position(
-    index: ObjectIndex, place: tuple[int | None, int | None]
+    index: ObjectIndex, position: tuple[int | None, int | None]
 ) -> None:
     found = list(index_problems(index, 1000, 7))
-    assert place in [(item.ledger_id, item.entry_id) for item in found]
+    assert position in [(item.ledger_id, item.entry_id) for item in found]
 
 
-def test_damage_names_its_place() -> None:
+def test_damage_names_its_position() -> None:
     assert str(Damage(3, 4, "gone")) == "entry 3:4: gone"
     assert str(Damage(None, 4, "gone")) == "entry ?:4: gone"
     assert str(Damage(None, None, "gone")) == "object: gone"

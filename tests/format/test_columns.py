@@ -124,10 +124,10 @@ def test_a_range_in_any_steps_gives_its_messages(ledger: LedgerEntries, low: int
 
 @given(strategies.ledgers(max_entries=3), st.data())
 def test_a_corrupt_entry_is_reported_and_the_others_are_decoded(ledger: LedgerEntries, data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(ledger.entries)))
-    entries = [*ledger.entries[:place], b"\x00\x00\x00\xffdamaged", *ledger.entries[place:]]
+    offset = data.draw(st.integers(0, len(ledger.entries)))
+    entries = [*ledger.entries[:offset], b"\x00\x00\x00\xffdamaged", *ledger.entries[offset:]]
     rows, bad = decode(entries, ledger.ledger_id, ledger.first_entry_id)
-    position = ledger.first_entry_id + place
+    position = ledger.first_entry_id + offset
     assert bad == [UnreadableEntry(position, "its message metadata reaches beyond the entry")]
     shifted = [row | {"entry_id": row["entry_id"] + (row["entry_id"] >= position)} for row in expected_rows(ledger)]
     assert rows == shifted
@@ -136,11 +136,11 @@ def test_a_corrupt_entry_is_reported_and_the_others_are_decoded(ledger: LedgerEn
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 10**6))
-def test_a_flipped_bit_behind_the_checksum_is_found_if_asked_for(payload: bytes, place: int) -> None:
+def test_a_flipped_bit_behind_the_checksum_is_found_if_asked_for(payload: bytes, offset: int) -> None:
     entry = bytearray(encode_broker_metadata(4, 5) + entry_of(payload))
     covered = len(entry) - 12 - 6  # broker metadata, then magic and checksum
-    at = len(entry) - 1 - place % covered
-    entry[at] ^= 1 << place % 8
+    at = len(entry) - 1 - offset % covered
+    entry[at] ^= 1 << offset % 8
     good = entry_of(b"other")
     rows, bad = decode([good, bytes(entry), good], check=True)
     assert [row["entry_id"] for row in rows] == [0, 2]
@@ -315,7 +315,7 @@ def test_markers_give_no_rows() -> None:
 
 
 @pytest.mark.parametrize("entries", [[], [entry_of(marker_type=20)], [b"bad", b"bad"]])
-def test_a_stretch_without_a_message_is_an_empty_batch(entries: list[bytes]) -> None:
+def test_a_range_without_a_message_is_an_empty_batch(entries: list[bytes]) -> None:
     rows, bad = decode(entries)
     assert rows == []
     assert len(bad) == entries.count(b"bad")

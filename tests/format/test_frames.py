@@ -52,7 +52,7 @@ def test_entries_of_any_buffer_type_are_framed_alike() -> None:
 
 
 @given(ENTRIES.filter(bool), st.data())
-def test_a_stretch_cut_anywhere_keeps_the_entries_before_the_cut(entries: list[bytes], data: st.DataObject) -> None:
+def test_frames_cut_anywhere_keep_the_entries_before_the_cut(entries: list[bytes], data: st.DataObject) -> None:
     framed = frame_entries(entries, 5)
     cut = data.draw(st.integers(0, len(framed)))
     frames = scan_frames(framed[:cut], 5)

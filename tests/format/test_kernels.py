@@ -268,7 +268,7 @@ def test_varints_are_read(value: int, longer: int) -> None:
 
 def test_a_damaged_file_of_kernels_is_not_loaded(tmp_path: Path) -> None:
     native.kernels()
-    files = (place / f"kernels-{native._digest()}.bin" for place in native._directories())
+    files = (directory / f"kernels-{native._digest()}.bin" for directory in native._directories())
     data = next(file for file in files if file.exists()).read_bytes()
     copy = tmp_path / "copy.bin"
     copy.write_bytes(data)

@@ -57,7 +57,7 @@ def transaction(metadata: MessageMetadata) -> int | None:
 def in_transactions(marks: Marks) -> list[tuple[int, int]]:
     ids, entries, which = marks.transactions()
     assert len(set(ids)) == len(ids)
-    return [(entry, ids[place]) for entry, place in zip(entries.tolist(), which.tolist(), strict=True)]
+    return [(entry, ids[offset]) for entry, offset in zip(entries.tolist(), which.tolist(), strict=True)]
 
 
 @given(st.lists(marked_entries() | strategies.entries(), max_size=12), st.integers(0, 2**40), st.integers(0, 12))

@@ -31,7 +31,7 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
     return seed * (1 + seed[0] % 30)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
@@ -41,7 +41,7 @@ def main(home: Path, seed: int) -> None:
 
     def acknowledged(ledger_id: int, entry_id: int, error: HotLogError | None) -> None:
         if error is None:
-            _tell(f"{ledger_id} {entry_id}")
+            _report(f"{ledger_id} {entry_id}")
         window.release()
 
     log = LocalLog(home, flush_interval_ms=5, checkpoint_interval_ms=40, journal_max_bytes=200_000, max_open_files=5)
@@ -50,7 +50,7 @@ def main(home: Path, seed: int) -> None:
     while True:
         while len(ledgers) < 5:
             ledgers.append(log.create())
-            _tell(f"ledger {ledgers[-1].ledger_id}")
+            _report(f"ledger {ledgers[-1].ledger_id}")
         for _ in range(200):
             window.acquire()
             ledger = chance.choice(ledgers)

@@ -325,15 +325,15 @@ def test_a_completion_that_would_wait_for_itself_is_refused(home: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "tiny"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    mount_point = tmp_path / "tiny"
+    mount_point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount_point)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system of 1 MiB can be mounted here: {error}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield mount_point
+    subprocess.run(["umount", str(mount_point)], check=True)
 
 
 def test_a_disk_that_is_really_full_takes_entries_again_after_a_deletion(tiny_disk: Path) -> None:

@@ -106,11 +106,11 @@ def test_an_end_is_published_only_once_all_before_it_is_written(home: Path, log:
     ends: list[int] = []
     with open_shared(home, ledger.ledger_id) as shared:
 
-        def look(method: str, path: Path) -> None:
+        def peek(method: str, path: Path) -> None:
             if method == "write" and path.stem == str(ledger.ledger_id):
                 ends.append(shared.confirmed)
 
-        disk.fault = look
+        disk.fault = peek
         log.flush()
         assert set(ends) == {-1}
         assert shared.confirmed == 1

@@ -117,7 +117,7 @@ class Broker:
         session.send(SectionKind(type=SectionKind.CONNECTED, connected=connected))
 
     def _lookup(self, session: Session, command: wire.BaseCommand) -> None:
-        look_up(session, command, LookupResponse.Connect, self.url)
+        answer_lookup(session, command, LookupResponse.Connect, self.url)
 
     @staticmethod
     def _subscribe(session: Session, command: wire.BaseCommand) -> None:
@@ -137,7 +137,7 @@ class Broker:
         session.success(command.close_consumer.request_id)
 
 
-def look_up(session: Session, command: wire.BaseCommand, kind: Any, url: str, **more: Any) -> None:
+def answer_lookup(session: Session, command: wire.BaseCommand, kind: Any, url: str, **more: Any) -> None:
     answer = LookupResponse(request_id=command.lookupTopic.request_id, response=kind, brokerServiceUrl=url, **more)
     session.send(SectionKind(type=SectionKind.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
@@ -168,11 +168,11 @@ def read(url: str, first: int = 0, last: int = 19, token: str | None = None, **o
 def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..., Broker]) -> None:
     owner = start()
     middle = start(
-        lookup=lambda session, command: look_up(
+        lookup=lambda session, command: answer_lookup(
             session, command, LookupResponse.Redirect, owner.url, authoritative=True
         )
     )
-    first = start(lookup=lambda session, command: look_up(session, command, LookupResponse.Redirect, middle.url))
+    first = start(lookup=lambda session, command: answer_lookup(session, command, LookupResponse.Redirect, middle.url))
     assert read(first.url) == ENTRIES
     asked = [broker.translated(SectionKind.LOOKUP)[0].lookupTopic.authoritative for broker in (first, middle, owner)]
     assert asked == [False, False, True]
@@ -182,7 +182,7 @@ def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..
 
 def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> None:
     broker = start(
-        lookup=lambda session, command: look_up(session, command, LookupResponse.Redirect, session.broker.url)
+        lookup=lambda session, command: answer_lookup(session, command, LookupResponse.Redirect, session.broker.url)
     )
     with pytest.raises(HotLogTimeout, match="redirects"):
         read(broker.url, deadline_s=0.5)
@@ -191,7 +191,7 @@ def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> Non
 
 def test_a_proxy_gets_the_broker_to_connect_to(start: Callable[..., Broker]) -> None:
     def behind(session: Session, command: wire.BaseCommand) -> None:
-        look_up(
+        answer_lookup(
             session, command, LookupResponse.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True
         )
 
@@ -217,13 +217,13 @@ def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., Broker])
 
 
 def test_a_broker_without_the_required_kind_of_address_is_reported(start: Callable[..., Broker]) -> None:
-    broker = start(lookup=lambda session, command: look_up(session, command, LookupResponse.Connect, ""))
+    broker = start(lookup=lambda session, command: answer_lookup(session, command, LookupResponse.Connect, ""))
     with pytest.raises(ConfigError, match="brokerServicePort"):
         read(broker.url)
 
 
 def failed_lookup(code: Any) -> Reaction:
-    return lambda session, command: look_up(
+    return lambda session, command: answer_lookup(
         session, command, LookupResponse.Failed, "", error=code, message="as scripted"
     )
 

@@ -57,7 +57,7 @@ def test_a_course_ends_with_each_ledger_and_with_the_last() -> None:
     assert (progress.left, progress.done) == (0, True)
 
 
-def test_a_run_tells_where_its_entries_stand() -> None:
+def test_a_run_has_the_positions_of_its_entries() -> None:
     run = RawEntries(3, 7, 2, memoryview(frame_entries([b"seven", b""], 7)), 0)
     assert (run.last_entry_id, run.payload_bytes) == (8, 5)
     assert [(i, bytes(data)) for i, data in iter_entries(run.data, run.frames)] == [(7, b"seven"), (8, b"")]

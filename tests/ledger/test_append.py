@@ -353,13 +353,13 @@ def test_a_ledger_that_fails_while_the_next_is_made_is_on_record_before_that_is_
     assert [type(outcome) for outcome in receipts.outcomes] == [HotLogError]
     ended = []
 
-    def look(effect: str) -> None:
+    def peek(effect: str) -> None:
         if effect == "append":
             ended.append(
                 [ledger_info.entries for ledger_info in ledger.info.ledgerInfo if ledger_info.HasField("entries")]
             )
 
-    world.hot.before = look
+    world.hot.before = peek
     world.append(ledger, b"2")
     assert ended == [[1]]
     assert payloads(ledger) == [b"0", b"2"]

@@ -10,7 +10,7 @@ from afterglow.ledger.cache import ENTRY_OVERHEAD_BYTES, TailCache
 COST = 10 + ENTRY_OVERHEAD_BYTES
 
 
-def test_a_run_is_given_as_far_as_it_is_held() -> None:
+def test_the_cached_part_of_a_range_is_returned() -> None:
     cache = TailCache(10_000)
     for entry_id in (3, 4, 6):
         cache.put(1, entry_id, b"%d" % entry_id)

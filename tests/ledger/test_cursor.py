@@ -482,7 +482,7 @@ def test_creating_a_cursor_does_not_block_others() -> None:
     ledger = World(settings(), metadata).open()
     ledger.cursors.create("old", EARLIEST)
 
-    def look() -> list[str]:
+    def peek() -> list[str]:
         ledger.cursors.limit_rate(3.0)
         ledger.cursors.create_reader("r", EARLIEST)
         return [cursor.name for cursor in ledger.cursors.durable.values()]
@@ -490,7 +490,7 @@ def test_creating_a_cursor_does_not_block_others() -> None:
     with ThreadPoolExecutor(2) as pool:
         making = pool.submit(ledger.cursors.create, "new", EARLIEST)
         assert metadata.reached.wait(30)
-        looking = pool.submit(look)
+        looking = pool.submit(peek)
         done, _ = wait([looking], 5)
         metadata.go_on.set()
         assert done

@@ -354,8 +354,8 @@ class BufferAgainstModel(RuleBasedStateMachine):
     def stream(self, which: int, taken: float) -> None:
         """Parts up to some entry are uploaded; or an upload is lost, and the stream goes back."""
         topic = self.topics[which]
-        places = [each.position for each in topic.log if each.position.ledger_id not in topic.deleted]
-        begin = [*places, topic.end][int(taken * len(places))]
+        positions = [each.position for each in topic.log if each.position.ledger_id not in topic.deleted]
+        begin = [*positions, topic.end][int(taken * len(positions))]
         topic.begin = begin
         topic.release(before=begin)
         ids = [each for each in topic.ledgers if each not in topic.deleted and each >= begin.ledger_id]

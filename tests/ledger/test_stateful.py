@@ -79,7 +79,7 @@ class TopicMachine(RuleBasedStateMachine):
             else:
                 return
 
-    def _look_again(self) -> None:
+    def _refresh(self) -> None:
         """Read the list again: an edit with an unknown outcome may show at any later read."""
         self._insist(lambda: self.ledger.update(lambda _info: None))
 
@@ -250,7 +250,7 @@ class TopicMachine(RuleBasedStateMachine):
         with suppress(MetadataError):
             self.ledger.trim()
         self.ledger.retention = Retention(-1, -1)
-        self._look_again()
+        self._refresh()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -269,7 +269,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.world.settle()
         with suppress(MetadataError):
             self.ledger.trimmer.truncate()
-        self._look_again()
+        self._refresh()
         for name in CURSORS:
             if not self._cursor(name).backlog:
                 self.acked[name] |= set(self.known)

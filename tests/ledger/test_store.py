@@ -368,7 +368,7 @@ def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_deleting_a_topic_tells_of_all_its_ledgers(opened: bool) -> None:  # noqa: FBT001
+def test_deleting_a_topic_reports_all_its_ledgers(opened: bool) -> None:  # noqa: FBT001
     world, recorder = observed()
     topic(world, 1, 1)
     if not opened:

@@ -130,10 +130,10 @@ def test_unstamped_entries_that_are_damaged_are_passed_over(damaged: set[int]) -
     world.sources = lambda name: LeavesOut(name, world.hot)
     world.crash()
     ledger = world.open()
-    places = [Position(1, at) for at in range(300)] + [Position(2, 0)]
+    positions = [Position(1, at) for at in range(300)] + [Position(2, 0)]
     for moment in (0, 1_000, 1_001, 1_002, 1_003, 1_037, 1_299, 1_300):
         whole = (at for at in range(301) if 1_000 + at >= moment and at not in damaged)
-        assert ledger.reader.first_at_or_after(moment).position == places[next(whole)], moment
+        assert ledger.reader.first_at_or_after(moment).position == positions[next(whole)], moment
     assert ledger.reader.first_at_or_after(1_301).position is None
 
 

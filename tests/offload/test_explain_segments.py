@@ -45,7 +45,7 @@ def explained(world: OffloadWorld) -> dict[int, Explanation]:
     return {found.ledger_id: found for found in world.service.explain(TOPIC)}
 
 
-def test_the_open_segment_tells_its_parts_and_what_closes_it(new_world: NewWorld) -> None:
+def test_the_open_segment_shows_its_parts_and_what_closes_it(new_world: NewWorld) -> None:
     world = new_world(streaming())
     ledger = world.open()
     world.append(ledger, *[ENTRY] * 13)
@@ -68,7 +68,7 @@ def test_the_open_segment_tells_its_parts_and_what_closes_it(new_world: NewWorld
     assert explained(world)[2].state is LedgerState.OPEN
 
 
-def test_a_ledger_tells_what_is_committed_of_it(new_world: NewWorld) -> None:
+def test_a_ledger_shows_what_is_committed_of_it(new_world: NewWorld) -> None:
     world = new_world(streaming())
     ledger = world.open()
     world.append(ledger, ENTRY, ENTRY)
@@ -88,7 +88,7 @@ def test_a_ledger_tells_what_is_committed_of_it(new_world: NewWorld) -> None:
     assert found.sentence.startswith("It is in the tier, in 2 segments; its hot copy is kept, since managedLedger")
 
 
-def test_history_tells_how_many_segments_come_before(new_world: NewWorld) -> None:
+def test_history_shows_how_many_segments_come_before(new_world: NewWorld) -> None:
     world = new_world(streaming(streaming_offload_enabled=False, max_offload_segment_size_in_bytes=400))
     ledger = world.open()
     for _ in range(6):
@@ -117,7 +117,7 @@ def test_history_tells_how_many_segments_come_before(new_world: NewWorld) -> Non
     assert {found.state for found in explained(world).values()} == {LedgerState.OFFLOADED, LedgerState.OPEN}
 
 
-def test_a_segment_that_fails_tells_its_error_and_the_next_try(new_world: NewWorld) -> None:
+def test_a_segment_that_fails_shows_its_error_and_the_next_attempt(new_world: NewWorld) -> None:
     world = new_world(streaming(offload_retry_min_backoff_millis=4000))
     world.append(world.open(), ENTRY)
     world.service.offload_prefix(TOPIC, LATEST)

@@ -80,16 +80,16 @@ def test_hot_copies_of_ledgers_in_segments_go_after_the_lag_and_their_entries_st
 def test_the_list_says_that_a_hot_copy_is_gone_before_it_goes(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever plans a read by the list in between must not choose a copy that is gone."""
+    """A reader that plans by the ledger list in between must not choose a copy that is gone."""
     world = streamed(new_world, 3, 9, 2)
     delete = world.hot.delete
 
-    def look_and_delete(ledger_id: int) -> None:
+    def inspect_and_delete(ledger_id: int) -> None:
         (row,) = [row for row in world.info().ledgerInfo if row.ledgerId == ledger_id]
         assert row.offloadContext.bookkeeperDeleted
         delete(ledger_id)
 
-    monkeypatch.setattr(world.hot, "delete", look_and_delete)
+    monkeypatch.setattr(world.hot, "delete", inspect_and_delete)
     world.clock.advance(2)
     world.run()
     assert world.hot.ledgers() == (4,)

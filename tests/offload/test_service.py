@@ -532,7 +532,7 @@ def test_bytes_go_out_at_the_rate_that_is_allowed(new_world: NewWorld, limits: d
 
 def test_requests_are_limited_too(new_world: NewWorld) -> None:
     world = new_world(
-        settings(managed_ledger_offload_threshold_in_bytes=0, offload_throttling_rate_per_topic_in_requests=3)
+        settings(managed_ledger_offload_threshold_in_bytes=0, offload_throttling_rate_per_topic_in_requests=5)
     )
     world.topic(*[2] * 6)
     for ledgers in (2, 3, 4):  # the first two at once: a bucket that is not in debt lets one more through
@@ -812,7 +812,7 @@ def test_an_object_that_a_list_still_names_is_not_deleted(new_world: NewWorld, m
 # --- statistics -------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_tell_what_is_in_the_tier(new_world: NewWorld) -> None:
+def test_statistics_count_what_is_in_the_tier(new_world: NewWorld) -> None:
     world = new_world(settings(**lagging()))
     ledger = world.topic(2, 2)
     world.service.tick()

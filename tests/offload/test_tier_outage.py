@@ -59,7 +59,7 @@ class OutageWorld(OffloadWorld):
 
 @pytest.fixture
 def broken() -> Iterator[OutageWorld]:
-    """A topic that streams, its tier away for five minutes when somebody has asked for an offload."""
+    """A topic that streams, its tier away for five minutes when an offload was requested."""
     world = OutageWorld(settings(streaming_offload_enabled=True, max_offload_segment_size_in_bytes=1 << 20))
     ledger = world.open()
     world.append(ledger, *[b"x" * 60] * 5)

@@ -161,7 +161,7 @@ def rewrite_version(world: ReadWorld, key: str) -> None:
     world.store.put(key, world.store.get(key), metadata=metadata)
 
 
-TROUBLES: dict[str, tuple[Callable[[ReadWorld, str], None], type[AfterglowError], str]] = {
+FAILURES: dict[str, tuple[Callable[[ReadWorld, str], None], type[AfterglowError], str]] = {
     "object missing": (lambda world, key: world.store.delete([key]), ObjectMissing, "object_missing"),
     "index missing": (lambda world, key: world.store.delete([key + INDEX_SUFFIX]), IndexMissing, "index_missing"),
     "index damaged": (lambda world, key: world.damage(key + INDEX_SUFFIX, 0), CorruptIndex, "damaged"),
@@ -172,11 +172,11 @@ TROUBLES: dict[str, tuple[Callable[[ReadWorld, str], None], type[AfterglowError]
 
 
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("kind", ["V1", "V2"])
-def test_each_trouble_has_an_error_that_names_the_object(world: ReadWorld, kind: str, name: str, *, scan: bool) -> None:
+def test_each_failure_has_an_error_that_names_the_object(world: ReadWorld, kind: str, name: str, *, scan: bool) -> None:
     row, key = location(world, kind)
-    spoil, error, reason = TROUBLES[name]
+    spoil, error, reason = FAILURES[name]
     spoil(world, key)
     hot = read(world, row, scan=scan)
     assert hot[StorageTier.HOT]

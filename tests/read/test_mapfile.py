@@ -85,7 +85,7 @@ def scanned(mapfile: MapFileCopy, first: int, last: int) -> list[tuple[int, byte
 
 
 @pytest.mark.parametrize("kind", ["NONE", "RECORD", "BLOCK"])
-def test_entries_are_read_from_any_place_to_any_other(java: Any, kind: str, tmp_path: Path) -> None:
+def test_entries_are_read_from_any_position_to_any_other(java: Any, kind: str, tmp_path: Path) -> None:
     known = entries()
     write(java, tmp_path / KEY, kind, known)
     mapfile = copy(tmp_path)

@@ -112,7 +112,7 @@ def test_an_error_of_the_task_iterator_is_raised_after_the_results_before_it() -
 
 
 @pytest.mark.parametrize("way", ["close", "drop"])
-def test_whoever_has_enough_ends_the_threads(way: str) -> None:
+def test_closing_early_ends_the_threads(way: str) -> None:
     results = run(count(), lambda task: (task for _ in range(5)))
     assert next(results) == 0
     assert threads()

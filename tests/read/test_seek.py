@@ -132,7 +132,7 @@ class PlainScan:
         return next(found, self.times[-1][0].next())
 
     def last_before(self, time_ms: int) -> Position | None:
-        """The entry before that; None where there is none."""
+        """The entry before that; None if none exists."""
         expected = self.find(time_ms)
         return max((position for position, _ in self.times if position < expected), default=None)
 

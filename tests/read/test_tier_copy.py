@@ -183,7 +183,7 @@ def test_the_second_reader_of_a_block_without_a_table_does_not_begin_at_its_star
     world.tiers.close()
 
 
-def test_caches_stay_inside_their_bounds_and_forget_what_is_idle() -> None:
+def test_caches_stay_inside_their_bounds_and_evict_idle_content() -> None:
     config = BrokerConfig(
         offload_read_max_bytes=5 * MIB,
         offload_index_cache_max_bytes=10_000,

@@ -84,7 +84,7 @@ def test_only_open_ones_are_undecided() -> None:
     assert found == [2, 6]
 
 
-def test_other_markers_tell_nothing() -> None:
+def test_other_markers_decide_nothing() -> None:
     topic = OddTopic({1: [entry(1), entry(1, 20), entry(None, COMMIT), entry(1, 10), entry(2), entry(2, COMMIT)]})
     assert skipped(Transactions(topic), topic) == [0]
 

@@ -79,7 +79,7 @@ def test_items_that_take_no_bytes_cannot_ask_for_memory() -> None:
     assert rows[1]["value"] == {"a": [{}]}
 
 
-def test_blocks_may_tell_their_size() -> None:
+def test_blocks_may_have_their_size() -> None:
     rows = typed([avro(record(a={"type": "array", "items": "int"}))], messages([b"\x03\x04\x02\x04\x02\x06\x00"]))
     assert rows[0]["value"] == {"a": [1, 2, 3]}
 

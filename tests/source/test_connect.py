@@ -312,7 +312,7 @@ def test_a_position_that_is_none_is_refused(topic: SourceTopic) -> None:
 # --- ledgers, segments and topics ---
 
 
-def test_ledgers_tell_where_they_are(topic: SourceTopic, ledgers: list[int]) -> None:
+def test_ledgers_have_their_location(topic: SourceTopic, ledgers: list[int]) -> None:
     found = topic.ledgers()
     assert [ledger.ledger_id for ledger in found] == ledgers
     assert [(ledger.hot, ledger.tiered) for ledger in found] == [(False, True)] * 2 + [(True, False)] * 2
@@ -320,7 +320,7 @@ def test_ledgers_tell_where_they_are(topic: SourceTopic, ledgers: list[int]) -> 
     assert topic.segments() == ()
 
 
-def test_segments_tell_what_their_records_say(home: ServerHome, ledgers: list[int], topic: SourceTopic) -> None:
+def test_segments_have_the_fields_of_their_records(home: ServerHome, ledgers: list[int], topic: SourceTopic) -> None:
     ids = [UUID(int=number) for number in (2, 1)]
     path = AfterglowPaths().segments(TopicName.parse(TOPIC).managed_ledger_name)
     with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:

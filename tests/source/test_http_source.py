@@ -102,7 +102,7 @@ def test_cold_entries_are_read_without_the_broker(served: Served, source: Source
     assert out_bytes(served) > before
 
 
-def test_splits_of_the_hot_rest_are_read_over_the_protocol_by_whoever_gets_them(source: Source) -> None:
+def test_splits_of_the_hot_rest_are_read_over_the_protocol_in_any_process(source: Source) -> None:
     splits = pickle.loads(pickle.dumps(list(source.topic(TOPIC).splits())))
     reader = SplitReader(BrokerConfig())
     found = [row for split in splits for batch in reader.batches(split) for row in batch.to_pylist()]
@@ -117,8 +117,8 @@ def test_splits_of_a_home_that_is_not_on_this_machine_are_read_from_its_engine(h
     reader = SplitReader(BrokerConfig())
     locations: list[dict[str, Any]] = [{"home": "/on/another/machine"}, {"home": str(home.parent)}]
     for elsewhere in locations:
-        far = [replace(split, hot=split.hot and replace(split.hot, **elsewhere)) for split in splits]
-        assert [row for split in far for batch in reader.batches(split) for row in batch.to_pylist()] == expected
+        remote = [replace(split, hot=split.hot and replace(split.hot, **elsewhere)) for split in splits]
+        assert [row for split in remote for batch in reader.batches(split) for row in batch.to_pylist()] == expected
     # Another server's home at the same path, and another server at the same address: never read for this one's.
     strangers: list[dict[str, Any]] = [{"instance": "0" * 32}, {"home": "/on/another/machine", "instance": "0" * 32}]
     for wrong in strangers:

@@ -64,7 +64,7 @@ def test_token_and_authorities_open_the_admin_api_and_the_brokers(
     assert table.to_pylist() == [{"value": b"cold", "tier": "tiered"}, {"value": b"hot", "tier": "hot"}]
     travelling = pickle.dumps(splits)
     assert token().encode() not in travelling
-    # Whoever gets a split has secrets of its own.
+    # The process that reads a split has secrets of its own.
     monkeypatch.setenv("AFTERGLOW_TOKEN", f"token:{token()}")
     monkeypatch.setenv("AFTERGLOW_CA_FILE", str(certificate[0]))
     reader = SplitReader(BrokerConfig())

@@ -147,7 +147,7 @@ def test_topics_are_named_in_a_list_or_by_a_pattern(spark: SparkSession, home: H
     assert topics(None, topicsPattern="persistent://public/default/parts") == parts
 
 
-def test_the_wanted_copy_serves_and_the_column_tells_which(spark: SparkSession, home: Home) -> None:
+def test_the_wanted_copy_serves_and_the_column_names_it(spark: SparkSession, home: Home) -> None:
     def tiers(priority: str) -> dict[int, set[str]]:
         frame = load(spark, home.path, columns="ledger_id,tier", readPriority=priority)
         found: dict[int, set[str]] = {}

@@ -86,7 +86,7 @@ def failing_source(source_name: str = "failing") -> type[DataSource]:
 
     class Failing(TopicsSource):
         def __init__(self, options: dict[str, str]) -> None:
-            self.place, self.error = options["fault"].split(":")
+            self.call, self.error = options["fault"].split(":")
             super().__init__({name: value for name, value in options.items() if name != "fault"})
 
         @classmethod
@@ -95,18 +95,18 @@ def failing_source(source_name: str = "failing") -> type[DataSource]:
 
         def reader(self, schema: StructType) -> BatchReader:
             reader: Any = super().reader(schema)
-            if self.place == "partitions":
+            if self.call == "partitions":
                 reader._splits = self.raises
-            if self.place == "read":
+            if self.call == "read":
                 reader.partitions = self.faulty
             made: BatchReader = reader
             return made
 
         def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - PySpark's name
             reader: Any = super().streamReader(schema)
-            if self.place in {"begin", "end", "splits", "stop_growing"}:
-                reader._planned = Plan(reader._plan, self.place, self.error)
-            if self.place == "read":
+            if self.call in {"begin", "end", "splits", "stop_growing"}:
+                reader._planned = Plan(reader._plan, self.call, self.error)
+            if self.call == "read":
                 reader.partitions = self.faulty
             made: StreamReader = reader
             return made
@@ -202,7 +202,7 @@ def test_a_source_without_faults_gives_its_rows(home: Path) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize(
-    ("query", "place"),
+    ("query", "call"),
     [
         (batch_query, "partitions"),
         (batch_query, "read"),
@@ -213,9 +213,9 @@ def test_a_source_without_faults_gives_its_rows(home: Path) -> None:
         (stream_query, "read"),
     ],
 )
-def test_every_error_ends_a_query(home: Path, query: Callable[[DataSource], object], place: str, name: str) -> None:
+def test_every_error_ends_a_query(home: Path, query: Callable[[DataSource], object], call: str, name: str) -> None:
     with pytest.raises(AfterglowError, match=f"^{name} was met; do something about it$") as raised:
-        query(make(home, f"{place}:{name}"))
+        query(make(home, f"{call}:{name}"))
     assert type(raised.value) is getattr(errors, name)
     # An export reports the line that summarises the text which Spark makes of it.
     assert summarize(AssertionError("".join(traceback.format_exception(raised.value)))) == str(raised.value)
@@ -229,18 +229,18 @@ def test_the_cause_of_a_failed_stream_is_its_summary() -> None:
     assert summarize(RuntimeError(text)) == "Python worker failed to connect back."
 
 
-@pytest.mark.parametrize(("place", "name"), [("partitions", "NotSupported"), ("read", "StoreTimeout")])
-def test_an_error_of_a_batch_fails_its_query_in_spark(spark: SparkSession, home: Path, place: str, name: str) -> None:
+@pytest.mark.parametrize(("call", "name"), [("partitions", "NotSupported"), ("read", "StoreTimeout")])
+def test_an_error_of_a_batch_fails_its_query_in_spark(spark: SparkSession, home: Path, call: str, name: str) -> None:
     spark.dataSource.register(failing_source())
     frame = spark.read.format("failing").option("source", str(home)).option("topic", TOPIC)
     with pytest.raises(Exception, match=f"{name} was met; do something about it"):
-        frame.option("fault", f"{place}:{name}").load().count()
+        frame.option("fault", f"{call}:{name}").load().count()
 
 
-@pytest.mark.parametrize(("place", "name"), [("splits", "NotSupported"), ("read", "StoreTimeout")])
-def test_an_error_of_an_export_ends_it(spark: SparkSession, home: Path, tmp_path: Path, place: str, name: str) -> None:
+@pytest.mark.parametrize(("call", "name"), [("splits", "NotSupported"), ("read", "StoreTimeout")])
+def test_an_error_of_an_export_ends_it(spark: SparkSession, home: Path, tmp_path: Path, call: str, name: str) -> None:
     record = ExportRecord(str(home), TOPIC, None, decode=False)
-    export = TopicExport(spark, ExportDirectory(spark, str(tmp_path)), record, {"fault": f"{place}:{name}"})
+    export = TopicExport(spark, ExportDirectory(spark, str(tmp_path)), record, {"fault": f"{call}:{name}"})
     export._session.dataSource.register(failing_source("afterglow"))
     with pytest.raises(AfterglowError, match=f"^the export of {TOPIC} failed: {name} was met; do something about it$"):
         export.run()

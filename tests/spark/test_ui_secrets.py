@@ -94,7 +94,7 @@ def test_no_page_of_sparks_ui_has_a_secret(spark: SparkSession, home: Path) -> N
     assert [path for path, text in shown.items() if MARK in text or POLICY_SECRET in text] == []
 
 
-def test_an_option_that_is_refused_does_not_tell_its_value(spark: SparkSession, home: Path) -> None:
+def test_the_error_of_a_refused_option_hides_its_value(spark: SparkSession, home: Path) -> None:
     reader = spark.read.format("afterglow").option("source", str(home)).option("topic", "t")
     with pytest.raises(Exception, match="token") as refused:
         reader.option("token", MARK).load()

@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - the library's names
 
     def _refuse(self, status: int, code: str) -> None:
-        text = f"<Error><Code>{code}</Code><Message>told by the proxy</Message></Error>".encode() if code else b""
+        text = f"<Error><Code>{code}</Code><Message>sent by the proxy</Message></Error>".encode() if code else b""
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()

@@ -37,7 +37,7 @@ LOCATIONS = [
 
 
 @pytest.mark.parametrize("location", LOCATIONS, ids=str)
-def test_a_place_survives_address_metadata_and_record(location: TierLocation) -> None:
+def test_a_location_survives_address_metadata_and_record(location: TierLocation) -> None:
     assert location_of_url(location.url, region=location.region, endpoint=location.endpoint) == location
     record = OffloadDriverMetadata(name=location.driver)
     for key, value in driver_metadata(location).items():
@@ -131,7 +131,7 @@ def test_credentials_come_from_the_policy_then_from_the_environment(monkeypatch:
         store_options(TierLocation("aws-s3", "b"), BrokerConfig(s3_managed_ledger_offload_role="arn"))
 
 
-def test_a_store_is_opened_once_per_place_and_wrapped(tmp_path: Path) -> None:
+def test_a_store_is_opened_once_per_location_and_wrapped(tmp_path: Path) -> None:
     tiers = Tiers(CountingStore)
     location = TierLocation("filesystem", str(tmp_path))
     store = tiers.store(location, BrokerConfig())

@@ -234,7 +234,7 @@ def test_an_entry_that_came_with_a_wrong_checksum_is_found_though_its_block_is_a
     assert "CRC32C" not in found.detail
 
 
-def test_the_checksum_of_an_entry_tells_which_of_the_block_it_is(world: OffloadedTopic) -> None:
+def test_the_checksum_of_an_entry_identifies_it_in_its_block(world: OffloadedTopic) -> None:
     entries = sound(60)
     world.ledger(5, entries)
     key = world.segment([(5, 0, 59)])

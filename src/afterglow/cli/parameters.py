@@ -247,14 +247,14 @@ _TIME = "a time; write seconds, or a number with s, m, h, d, w or y as in 10m"
 read_bytes = _quantity(lambda q: q.size(), _SIZE)
 read_bytes_or_none = _quantity(lambda q: q.size(minimum=-1), f"{_SIZE}; -1 is none")
 read_mebibytes_or_none = _quantity(
-    lambda q: q.size(q.MIB, plain=1, minimum=-1), f"{_SIZE}, and a whole number of MiB; -1 is no limit"
+    lambda q: q.size(q.MIB, plain=1, minimum=-1), f"{_SIZE}, and a whole number of MiB; -1 means no limit"
 )
 read_seconds = _quantity(lambda q: q.duration(), _TIME)
 read_seconds_or_none = _quantity(lambda q: q.duration(minimum=-1), f"{_TIME}; -1 is none")
 read_milliseconds = _quantity(lambda q: q.duration(1, plain=q.SECOND_MS), _TIME)
 read_minutes_or_none = _quantity(
     lambda q: q.duration(q.MINUTE_MS, plain=q.SECOND_MS, minimum=-1),
-    f"{_TIME}, and a whole number of minutes; -1 is no limit",
+    f"{_TIME}, and a whole number of minutes; -1 means no limit",
 )
 
 PriorityArgument = Annotated[

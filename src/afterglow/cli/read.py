@@ -109,7 +109,7 @@ def read(
         nonlocal damaged
         damaged = damaged or not isinstance(
             error, IncompleteMessage
-        )  # an incomplete message is no damage: its producer gave up
+        )  # an incomplete message does not count as damage: its producer gave up
         sys.stderr.write(printable(f"afterglow: skipped: {error}") + "\n")
 
     cluster: dict[str, Any] = {"hot": hot, "service_url": service_url, "token": token, "ca_file": ca_file}

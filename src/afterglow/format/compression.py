@@ -138,8 +138,8 @@ def _inflate(data: BytesLike, uncompressed_bytes: int) -> bytes:
 def _check_snappy_length(data: BytesLike, uncompressed_bytes: int) -> None:
     """Compare the length at the start of a Snappy block, which the decoder uses, with the claim."""
     length = 0
-    for place, byte in enumerate(bytes(data[:5])):
-        length |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(bytes(data[:5])):
+        length |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             break
     if length != uncompressed_bytes:

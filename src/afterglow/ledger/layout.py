@@ -83,7 +83,7 @@ class Layout:
         return Position(self.ids[-1], -1) if self.ids else EARLIEST
 
     def at_or_after(self, position: Position) -> Position | None:
-        """The first entry at or after ``position``; None if there is none."""
+        """The first entry at or after ``position``; None if none exists."""
         return next((Position(entries.ledger_id, entries.first) for entries in self.ranges(position)), None)
 
     def ranges(self, position: Position) -> Iterator[LedgerRange]:

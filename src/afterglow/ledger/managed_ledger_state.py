@@ -68,7 +68,7 @@ class ManagedLedgerState:
 
     @property
     def writing_to(self) -> int | None:
-        """Id of the ledger that takes appends; None if there is none."""
+        """Id of the ledger that takes appends; None if none exists."""
         return self._tail_id
 
     @property

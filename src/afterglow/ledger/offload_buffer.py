@@ -63,7 +63,7 @@ class _StreamingTopic:
     """Every ledger from there on."""
     bytes_held: int = 0
     last: Position | None = None
-    """The last buffered entry; None if there is none."""
+    """The last buffered entry; None if none exists."""
     has_gap: bool = False
     """Whether the entry after it was not admitted."""
 

@@ -99,7 +99,7 @@ class MemoryMetadataStore:
                 return FIRST_VERSION
             changed = Versioned(value, node.version + 1, node.created_ms, self._now_ms())
             self._tree.nodes[path] = changed
-            self._tell(path)
+            self._notify(path)
             return changed.version
 
     def delete(self, path: str, expected_version: int) -> None:
@@ -113,7 +113,7 @@ class MemoryMetadataStore:
                 raise has_children(path)
             del self._tree.nodes[path]
             self._tree.names[parent_of(path)].remove(path.rpartition("/")[2])
-            self._tell(path, parent_of(path))
+            self._notify(path, parent_of(path))
 
     def children(self, path: str) -> tuple[str, ...]:
         """Return the names below ``path``, sorted."""
@@ -146,9 +146,9 @@ class MemoryMetadataStore:
             node_value = value if created == path else b""
             self._tree.nodes[created] = Versioned(node_value, FIRST_VERSION, now_ms, now_ms)
             self._tree.names.setdefault(parent_of(created), set()).add(created.rpartition("/")[2])
-            self._tell(created, parent_of(created))
+            self._notify(created, parent_of(created))
 
-    def _tell(self, *paths: str) -> None:
+    def _notify(self, *paths: str) -> None:
         for notifier in self._tree.notifiers:
             notifier.changed(paths)
 

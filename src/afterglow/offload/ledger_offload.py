@@ -267,9 +267,8 @@ class LedgerOffload:
             task = attempt.tasks[attempt.handed_out]
             if running_bytes and running_bytes + task.size_bytes > MAX_RUNNING_BYTES:
                 return None
-            # The first task also pays for the owner's requests: head and index; create and complete of an upload.
-            owners = 0 if attempt.handed_out else 2 if len(attempt.tasks) == 1 else 4
-            return task, 1 + owners
+            # The first task also pays for the owner's requests: create and complete of the upload, head and index.
+            return task, 1 if attempt.handed_out else 5
 
     def hand_out(self, task: Task) -> None:
         """Count the task that :meth:`next_task` returned as handed out."""

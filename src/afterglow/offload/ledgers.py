@@ -11,7 +11,7 @@
    attempt records its pending delete, which aborts uploads of the key.*
 4. Tasks write the parts. *Crash: as in 3.*
 5. Complete the upload with the parts that the tasks reported, check the length of the object, and put the index, which
-   is derived from plans and results alone, if there is none. *Crash: as in 3; both objects are deleted.*
+   is derived from plans and results alone, if none exists. *Crash: as in 3; both objects are deleted.*
 6. Commit ``complete`` and the time, with one compare-and-set, and only if the ledger list has the UUID of this attempt.
    *Crash: done.*
 

@@ -114,7 +114,7 @@ class ManualSegments:
         """Begin a manual offload, unless one is running; returns whether it was begun.
 
         Args:
-            target: The last entry to be committed; None: there is none, so that the offload has succeeded already.
+            target: The last entry to be committed; None: no such entry, so that the offload has succeeded already.
             info: The topic's ledger list.
         """
         with self._lock:
@@ -191,7 +191,7 @@ def check_position(topic: str, ids: Collection[int], layout: Layout, position: P
 
 
 def last_entry_before(layout: Layout, position: Position) -> Position | None:
-    """The last entry before a position; None if there is none."""
+    """The last entry before a position; None if none exists."""
     entries = layout.rank(position.previous())
     return layout.at_rank(entries - 1) if entries else None
 

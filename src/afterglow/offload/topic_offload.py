@@ -104,7 +104,7 @@ class TopicOffload:
 
     @property
     def stream_error(self) -> AfterglowError | None:
-        """Error that keeps the stream from progress; None if there is none."""
+        """Error that keeps the stream from progress; None if none exists."""
         return None if (stream := self._stream) is None else stream.error
 
     @property
@@ -354,7 +354,7 @@ class TopicOffload:
                 self._wake_later()
 
     def _open_if_needed(self, policy: BrokerConfig) -> ManagedLedger | None:
-        """The topic, which is opened if there is work for it; None if it is not open and there is none."""
+        """The topic, which is opened if there is work for it; None if it is not open and has no work."""
         store = self._env.store
         if (known := store.opened(self.name)) is not None:
             if known is self._fenced:

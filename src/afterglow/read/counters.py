@@ -107,13 +107,13 @@ def _quantiles(buckets: Counter[int], longest_us: int) -> dict[float, int]:
     found: dict[float, int] = {}
     passed = 0
     ordered = iter(sorted(buckets.items()))
-    longest_so_far = 0
+    longest = 0
     for quantile in QUANTILES:
         while passed < quantile * total:
             number, count = next(ordered)
             passed += count
-            longest_so_far = _longest_in(number)
-        found[quantile] = min(longest_so_far, longest_us)
+            longest = _longest_in(number)
+        found[quantile] = min(longest, longest_us)
     return found
 
 

@@ -95,7 +95,7 @@ def withdraw(home: Path) -> None:
 
 
 def announced(home: Path) -> str:
-    """The service URL that the server of a home announced; empty if there is none."""
+    """The service URL that the server of a home announced; empty if none exists."""
     try:
         found = json.loads((home / _FILE).read_text("utf-8"))[_SERVICE_URL]
     except (OSError, ValueError, KeyError, TypeError):

@@ -185,7 +185,7 @@ class LocalUploads:
         # 1. Create the directory. Crash: without a record it is not an upload, and the sweep removes it.
         durable.make_directories(home, self.directory)
         # 2. Write the record. Crash: the upload exists.
-        self._place(home / _RECORD, [json.dumps(record).encode()])
+        self._write_file(home / _RECORD, [json.dumps(record).encode()])
         return upload
 
     def put_part(self, upload: Upload, number: int, data: Data) -> Part:
@@ -198,7 +198,7 @@ class LocalUploads:
         view = as_view(data)
         checksum = crc32c(view)
         try:
-            self._place(home / f"{number:05}", [view, checksum.to_bytes(_CHECKSUM_BYTES, "big")])
+            self._write_file(home / f"{number:05}", [view, checksum.to_bytes(_CHECKSUM_BYTES, "big")])
         except FileNotFoundError:
             raise _missing(upload) from None  # aborted or completed by another process in the meantime
         return _part(number, view.nbytes, checksum)
@@ -283,7 +283,7 @@ class LocalUploads:
             pass
         raise _missing(upload)
 
-    def _place(self, path: Path, buffers: Sequence[Data]) -> None:
+    def _write_file(self, path: Path, buffers: Sequence[Data]) -> None:
         temporary = self.temporary / uuid.uuid4().hex
         try:
             durable.write_file(temporary, buffers)

@@ -271,7 +271,7 @@ class BlockParser:
         if self._at != self._block_bytes and self.damage is None:
             self.damage = f"the block has {self._at} bytes, not {self._block_bytes}"
         if self.damage is None:
-            self._place_stripes(self._block_bytes)
+            self._locate_stripes(self._block_bytes)
 
     def _parse_frames(self, data: memoryview, start: int) -> None:
         at, entry_id, end = self.frames_end, self.next_entry_id, self._at
@@ -301,7 +301,7 @@ class BlockParser:
                 break
             if at >= stripe:
                 self.next_entry_id = entry_id
-                self._place_stripes(at)
+                self._locate_stripes(at)
                 stripe = len(self.stripe_positions) * self._stripe_bytes
             begin = at + _FRAME.size - start
             at += _FRAME.size + length
@@ -322,7 +322,7 @@ class BlockParser:
         if data != expected:
             self.damage = f"neither a frame nor padding begins where entry {self.next_entry_id} is expected"
 
-    def _place_stripes(self, frame_at: int) -> None:
+    def _locate_stripes(self, frame_at: int) -> None:
         """Record the position of every stripe that begins at or before a frame, or before the block's end."""
         size = self._stripe_bytes
         while size and (begin := len(self.stripe_positions) * size) <= frame_at and begin < self._block_bytes:

@@ -35,7 +35,7 @@ def world() -> BufferedWorld:
 
 @pytest.fixture
 def ledger(world: BufferedWorld) -> ManagedLedger:
-    """A topic that the stream has looked at."""
+    """A topic that the stream has polled."""
     ledger = world.open()
     world.append(ledger, b"first")
     world.run()

@@ -153,7 +153,7 @@ def test_a_segment_spans_ledgers_and_a_ledger_spans_segments() -> None:
         assert not row.offloadContext.complete
 
 
-def test_the_record_tells_what_is_in_the_object_and_where_it_is() -> None:
+def test_the_record_has_the_content_and_location_of_the_object() -> None:
     world = StreamWorld()
     world.append(b"a", b"b")
     world.ledger.roll()
@@ -278,9 +278,9 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     assert len(upload.record.done) == 1
     world.world.clock.advance(0.1)
     assert not world.stream.is_due(world.world.clock.now_ms())
-    looks_at = world.stream.next_poll_ms
-    assert looks_at is not None
-    assert looks_at > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
+    inspects = world.stream.next_poll_ms
+    assert inspects is not None
+    assert inspects > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
     world.store = good
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.layout.last)
@@ -508,7 +508,7 @@ def test_a_segment_whose_index_another_wrote_is_not_committed() -> None:
 
 
 def test_a_resumed_segment_is_cut_by_the_sizes_that_it_began_with() -> None:
-    """Whoever reads its index may rely on one size, and its parts are restored from what is recorded."""
+    """A reader of its index may rely on one size, and its parts are restored from what is recorded."""
     config = streaming(max_offload_segment_size_in_bytes=10_000, broker_entry_metadata_interceptors=())
     world = StreamWorld(config)
     entry = b"x" * 31

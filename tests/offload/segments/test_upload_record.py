@@ -30,7 +30,7 @@ def fenced() -> None:
 
 
 def new_node(store: MetadataStore, epoch: int = 1) -> UploadRecordNode:
-    """The node of an owner; made with epoch 1 where there is none."""
+    """The node of an owner; made with epoch 1 if none exists."""
     node = UploadRecordNode(store, PATH, epoch)
     if not node.take_over(owned):
         node.create(UploadRecord(version=1, uuid="u", owner_epoch=epoch))

@@ -98,7 +98,7 @@ def _find(image: str) -> Kernels:
 def _compile(image: str, name: str) -> Kernels:
     from afterglow.format._kernels.build import compile_kernels  # noqa: PLC0415 - the one place that needs numba
 
-    directory = next((place for place in _directories() if _writable(place)), None)
+    directory = next((directory for directory in _directories() if _writable(directory)), None)
     if directory is None:
         return Kernels(*compile_kernels(_machine(), image))
     with (directory / "kernels.lock").open("w") as lock:

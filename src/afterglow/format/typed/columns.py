@@ -40,7 +40,7 @@ REASONS: Final = {
     v.TOO_MANY_ITEMS: "it claims more items than it has bytes",
     v.TYPE_MISMATCH: "it is of another type than the column",
     v.WRONG_LENGTH: "it does not have the length of its type",
-    v.INVALID_JSON: "it is no JSON",
+    v.INVALID_JSON: "it is not JSON",
     v.DUPLICATE_FIELD: "the field is there twice",
     v.TOO_DEEP: f"it is nested more than {v.MAX_DEPTH} deep",
     v.INVALID_ESCAPE: "an escape in a text stands for no character",

@@ -66,7 +66,7 @@ def read_definition(definition: bytes, *, as_json: bool = False, base64: bool = 
     try:
         parsed = json.loads(definition)
     except (ValueError, RecursionError) as error:
-        raise Undecodable("its definition is no JSON") from error
+        raise Undecodable("its definition is not JSON") from error
     return _Reader(as_json=as_json, base64=base64).read(parsed, "", 0)
 
 

@@ -233,7 +233,7 @@ _WIDTHS: Final = (ValueKind.INT8, ValueKind.INT16, ValueKind.INT, ValueKind.LONG
 
 
 def merge(older: Node, newer: Node) -> Node:
-    """Return the column form that accepts both; the newer one if there is none."""
+    """Return the column form that accepts both; the newer one if none exists."""
     match older, newer:
         case RecordType(), RecordType():
             return RecordType(_by_name(older.fields, newer.fields))

@@ -78,8 +78,8 @@ class _Group(NamedTuple):
         """The sections, joined."""
         out: list[bytes | bytearray | memoryview] = [control.section for control in self.controls]
         for ledger, buffers, sizes, _, frame_bytes in self.queued:
-            place = (ledger.ledger_id, ledger.entries, ledger.frame_bytes)
-            out.append(SECTION.pack(SectionKind.APPENDED, len(sizes), *place, frame_bytes))
+            head = (ledger.ledger_id, ledger.entries, ledger.frame_bytes)
+            out.append(SECTION.pack(SectionKind.APPENDED, len(sizes), *head, frame_bytes))
             out += buffers
         return b"".join(out)
 

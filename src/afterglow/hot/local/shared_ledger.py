@@ -38,7 +38,7 @@ _MAX_REREADS = 1_000  # the head is written in one call, and never seen torn thi
 
 
 def read_instance(home: Path) -> str | None:
-    """The id of the hot log in a home; None if there is none. A task that finds the server's id shares its disk."""
+    """The id of the hot log in a home; None if none exists. A task that finds the server's id shares its disk."""
     try:
         return HotLogPaths(home).instance.read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +91,7 @@ class SharedLedger:
 
     @property
     def confirmed(self) -> int:
-        """Id of the last entry that may be read; -1 if there is none. It grows while the ledger is written."""
+        """Id of the last entry that may be read; -1 if none exists. It grows while the ledger is written."""
         return self._end().entries - 1
 
     @property

@@ -64,7 +64,9 @@ def find_broker(dialer: Dialer, topic: TopicName, deadline: Deadline) -> BrokerC
     authoritative = False
     for _ in range(_MAX_REDIRECTS):
         try:
-            answer = _look_up(connection, topic, dialer.address.listener_name, deadline, authoritative=authoritative)
+            answer = _find_broker(
+                connection, topic, dialer.address.listener_name, deadline, authoritative=authoritative
+            )
             broker = _broker(answer, connection)
         except BaseException:
             connection.close()
@@ -116,7 +118,7 @@ def _request_partitions(connection: BrokerConnection, topic: TopicName, deadline
     return answer.partitions
 
 
-def _look_up(
+def _find_broker(
     connection: BrokerConnection, topic: TopicName, listener: str | None, deadline: Deadline, *, authoritative: bool
 ) -> LookupResponse:
     request = wire.CommandLookupTopic(topic=str(topic), request_id=connection.next_id(), authoritative=authoritative)

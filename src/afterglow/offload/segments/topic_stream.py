@@ -116,7 +116,7 @@ class TopicStream:
 
     @property
     def first_not_uploaded(self) -> Position | None:
-        """The first entry to be streamed that is in no uploaded part; None if there is none, or it is not known."""
+        """The first entry to be streamed that is in no uploaded part; None if none exists, or it is not known."""
         uploads, streaming = self._uploads, self._env.policy().streaming_offload_enabled
         if uploads is None:
             return None
@@ -345,7 +345,7 @@ class TopicStream:
             live.extend(left, closing=end is not None)
 
     def _until_due(self, uploads: list[SegmentUpload], last: Position) -> int:
-        """Number of bytes that fill a part of the live segment, or the segment; 0 if there is none."""
+        """Number of bytes that fill a part of the live segment, or the segment; 0 if none exists."""
         if not uploads or (live := uploads[-1]).end is not None:
             return 0
         waiting_bytes = 0
@@ -384,7 +384,7 @@ class TopicStream:
             ledger.roll()
 
     def _target_end(self, entries: PositionRange) -> Position | None:
-        """The last entry of a range that is to be committed for the target; None if there is none."""
+        """The last entry of a range that is to be committed for the target; None if none exists."""
         if self._target is None or entries.begin > self._target:
             return None
         return min(entries.end, self._target)

@@ -71,7 +71,7 @@ class PositionRange:
         return PositionRange(tuple(kept), growing=False)
 
     def after(self, position: Position) -> PositionRange | None:
-        """The entries after ``position``; None if there is none."""
+        """The entries after ``position``; None if none exists."""
         kept = []
         for entry_range in self.ranges:
             if entry_range.end <= position:
@@ -151,7 +151,7 @@ def is_assigned(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:
 
 
 def assigned_from(info: ManagedLedgerInfo) -> int | None:
-    """The first ledger in which an uncommitted segment begins; None if there is none.
+    """The first ledger in which an uncommitted segment begins; None if none exists.
 
     Its end is not in the ledger list: every later ledger may have entries of it.
     """

@@ -12,7 +12,7 @@
 5. Record the end, together with the last parts. From here on the record alone determines the segment. *Crash: as 4.*
 6. Complete the upload with the recorded tags. *Crash: the store has no such upload any more, and length and instance of
    the object prove that it was completed.*
-7. Put the index, derived from the record alone, if there is none. *Crash: the same bytes are put again.*
+7. Put the index, derived from the record alone, if none exists. *Crash: the same bytes are put again.*
 8. Verify length and index as the store returns them.
 9. Put the segment record. *Crash: it exists already.*
 10. Commit: mark the segment as complete in every ledger of which it has entries. *Crash: only the upload record is
