@@ -212,7 +212,7 @@ def test_the_read_priority_is_set_as_pip_73_writes_it(cli: Cli, namespace: str) 
         assert "bookkeeper-first" in cli.refused(2, group, "--set-data-read-priority", "cold-first", name)
         assert "the name after" in cli.refused(2, group, "--set-data-read-priority", "bookkeeper-first")
         assert "a command is missing" in cli.refused(2, group, "--admin-url", "http://127.0.0.1:1")
-    assert "not well-formed" in cli.refused(2, "namespaces", "--set-data-read-priority", "tiered-first", "public")
+    assert "invalid namespace" in cli.refused(2, "namespaces", "--set-data-read-priority", "tiered-first", "public")
     assert cli.do("namespaces", "get-data-read-priority", namespace) == "tiered-storage-first\n"
 
 

@@ -367,7 +367,7 @@ def test_neither_spark_nor_an_sdk_is_loaded(made: tuple[Path, list[int], int]) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--start", "first"), "no position"),
+        (("--start", "first"), "invalid position"),
         (("--since", "yesterday"), "is not a valid time"),
         (("--read-priority", "sideways"), "sideways"),
         (("--format", "parquet"), "--output PATH"),

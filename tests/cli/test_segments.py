@@ -216,7 +216,7 @@ def test_a_namespace_is_rolled_back_on_a_running_server(cli: Cli) -> None:
         assert "success" in cli.do("topics", "offload-status", f"{namespace}/{name}", "-w")
     command = ("namespaces", "delete-offloaded", namespace, "--streaming")
     assert cli.run(*command).code == 1
-    assert "must be refused" in cli.refused(1, *command, "--yes")
+    assert "2 of 2 topics are refused" in cli.refused(1, *command, "--yes")
     cli.do("namespaces", "set-offload-policies", namespace, "--no-streaming")
     assert [row["state"] for row in cli.rows(*command)] == ["planned", "planned"]
     assert [row["state"] for row in cli.rows(*command, "--yes")] == ["deleted", "deleted"]

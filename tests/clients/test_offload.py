@@ -192,7 +192,7 @@ def test_a_second_offload_by_hand_is_refused_while_the_first_runs(home: Path) ->
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])
-def test_an_engine_that_ends_while_spark_works_leaves_no_process_behind(home: Path, end: str) -> None:
+def test_a_server_that_ends_while_spark_works_leaves_no_process_behind(home: Path, end: str) -> None:
     topic = "persistent://public/default/ended"
     with serving(home, *options(home, managedLedgerOffloadThresholdInBytes="0")) as served:
         with client_of(served) as client:

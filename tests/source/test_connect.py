@@ -305,7 +305,7 @@ def test_a_time_that_is_none_is_refused_before_anything_is_read(topic: SourceTop
 
 
 def test_a_position_that_is_none_is_refused(topic: SourceTopic) -> None:
-    with pytest.raises(InvalidName, match="no position"):
+    with pytest.raises(InvalidName, match="invalid position"):
         topic.entries("first")
 
 

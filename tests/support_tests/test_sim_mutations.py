@@ -14,7 +14,7 @@ from afterglow.ledger import trimming
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.properties import get_pending_deletes, set_pending_deletes
 from afterglow.ledger.topic_metadata import Snapshot, TopicMetadata
-from afterglow.offload import ledgers, planner
+from afterglow.offload import ledger_commit, planner
 from afterglow.offload.block_offloader import BlockOffloader, delete_objects
 from afterglow.offload.freeing import CopyVerifier
 from afterglow.offload.pending_deletes import PendingDeletes
@@ -38,10 +38,10 @@ def nothing(*_: object, **__: object) -> None:
 
 
 def delete_on_an_unknown_outcome(patch: pytest.MonkeyPatch) -> None:
-    commit = ledgers.commit
+    commit = ledger_commit.commit
 
     def commit_or_delete(
-        context: ledgers.LedgerContext, ledger: Any, attempts: Sequence[Any], now_ms: int
+        context: ledger_commit.LedgerContext, ledger: Any, attempts: Sequence[Any], now_ms: int
     ) -> list[Any]:
         try:
             return commit(context, ledger, attempts, now_ms)
@@ -52,7 +52,7 @@ def delete_on_an_unknown_outcome(patch: pytest.MonkeyPatch) -> None:
                 delete_objects(attempt.offloader._store(), attempt.order.key)
             raise
 
-    patch.setattr(ledgers, "commit", commit_or_delete)
+    patch.setattr(ledger_commit, "commit", commit_or_delete)
 
 
 def free_before_complete(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def commit_without_looking_at_the_uuid(patch: pytest.MonkeyPatch) -> None:
                 row.offloadContext.complete = True
                 row.offloadContext.timestamp = now_ms
 
-    patch.setattr(ledgers, "_complete", complete)
+    patch.setattr(ledger_commit, "_complete", complete)
 
 
 def put_nothing_on_record_before_it_goes(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def count_no_fall_back(patch: pytest.MonkeyPatch) -> None:
 
 def offload_whole_ledgers_behind_a_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(planner, "assigned_from", nothing)
-    patch.setattr(ledgers, "assigned_from", nothing)
+    patch.setattr(ledger_commit, "assigned_from", nothing)
 
 
 def serve_offload_the_entry_behind(patch: pytest.MonkeyPatch) -> None:

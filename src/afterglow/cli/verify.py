@@ -1,4 +1,8 @@
-"""``afterglow verify``."""
+"""``afterglow verify``: runs :func:`afterglow.verify.verify` on every tier of a source, and sweeps.
+
+In this process through :class:`afterglow.pipeline.tier_verifier.TierVerifier`, with ``--deep`` on Spark; for the
+source of a running server over REST.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Backoff of ledgers after failures, and reports of task results to the health of tiers."""
+"""Backoff of ledgers after failures, and reports of task results to the health of tiers.
+
+An upload is retried at three levels:
+
+- A request: :mod:`afterglow.storage.retry`, within the deadline of the request.
+- A segment: :mod:`afterglow.offload.segments.topic_stream` resumes it with the parts that are missing.
+- A ledger: :class:`LedgerBackoff` says when :mod:`afterglow.offload.ledger_offload` begins the next attempt.
+"""
 
 from __future__ import annotations
 

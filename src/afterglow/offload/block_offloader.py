@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOrder:
+class CopyRequest:
     """Parameters of one attempt to copy a closed ledger."""
 
     ledger_id: int
@@ -74,7 +74,7 @@ class CopyOrder:
 class BlockCopy:
     """Upload of a ledger into an object, with the tasks that write its parts."""
 
-    order: CopyOrder
+    request: CopyRequest
     parts: tuple[tuple[BlockPlan, ...], ...]
     """The blocks of each part."""
     upload: Upload
@@ -146,7 +146,7 @@ class BlockOffloader(LedgerOffloader):
             ) from error
         return tuple(group_blocks(plan_v1(offsets, self._block_bytes), self._part_bytes))
 
-    def begin(self, order: CopyOrder, parts: tuple[tuple[BlockPlan, ...], ...]) -> BlockCopy:
+    def begin(self, request: CopyRequest, parts: tuple[tuple[BlockPlan, ...], ...]) -> BlockCopy:
         """Create the upload, and describe the tasks that write its parts.
 
         A ledger of a single part has an upload too. Otherwise a task that puts the object long after its attempt was
@@ -156,25 +156,25 @@ class BlockOffloader(LedgerOffloader):
         Raises:
             StorageError: The store failed; an upload may have been created.
         """
-        metadata = object_metadata("data", order.extra)
-        upload = self._store().create_upload(order.key, metadata=metadata)
+        metadata = object_metadata("data", request.extra)
+        upload = self._store().create_upload(request.key, metadata=metadata)
         tasks = tuple(
             PartTask(
-                topic=order.extra.get(NAME_KEY, ""),
-                key=order.key,
+                topic=request.extra.get(NAME_KEY, ""),
+                key=request.key,
                 number=number,
                 upload_id=upload.upload_id,
                 url=self._location.url,
                 options=tuple(store_options(self._location, self._policy).items()),
                 metadata=(),
-                home=order.home,
-                instance=order.instance,
-                ledgers=(LedgerPart(order.ledger_id, part),),
-                remote=order.remote,
+                home=request.home,
+                instance=request.instance,
+                ledgers=(LedgerPart(request.ledger_id, part),),
+                remote=request.remote,
             )
             for number, part in enumerate(parts, 1)
         )
-        return BlockCopy(order, parts, upload, tasks)
+        return BlockCopy(request, parts, upload, tasks)
 
     def finish(self, copy: BlockCopy, results: Sequence[PartResult]) -> None:
         """Complete the upload, check the length of the object, and put its index. Can be repeated.
@@ -190,11 +190,11 @@ class BlockOffloader(LedgerOffloader):
         store = self._store()
         parts = [result.part for result in results if result.part is not None]
         if [part.number for part in parts] != [task.number for task in copy.tasks]:
-            raise PartMismatch(f"object {copy.order.key} has {len(parts)} uploaded parts of {len(copy.tasks)}")
+            raise PartMismatch(f"object {copy.request.key} has {len(parts)} uploaded parts of {len(copy.tasks)}")
         self._complete(store, copy, parts)
-        found = store.head(copy.order.key).size_bytes
+        found = store.head(copy.request.key).size_bytes
         if found != copy.size_bytes:
-            raise WrongLength(f"object {copy.order.key} in {self._location} has {found} bytes, not {copy.size_bytes}")
+            raise WrongLength(f"object {copy.request.key} in {self._location} has {found} bytes, not {copy.size_bytes}")
         self._put_index(store, copy, results)
 
     def _complete(self, store: ObjectStore, copy: BlockCopy, parts: Sequence[Part]) -> None:
@@ -202,33 +202,33 @@ class BlockOffloader(LedgerOffloader):
             store.complete_upload(copy.upload, parts)
         except (UploadMissing, StoreTimeout):
             # An earlier request may have completed it, with a lost response: only this attempt writes the key.
-            found = store.head(copy.order.key)
-            ours = found.metadata.get(INSTANCE_KEY) == copy.order.extra.get(INSTANCE_KEY)
+            found = store.head(copy.request.key)
+            ours = found.metadata.get(INSTANCE_KEY) == copy.request.extra.get(INSTANCE_KEY)
             if found.size_bytes != copy.size_bytes or not ours:
                 raise
 
     def _put_index(self, store: ObjectStore, copy: BlockCopy, results: Sequence[PartResult]) -> None:
-        order, plans = copy.order, copy.plans
+        request, plans = copy.request, copy.plans
         statistics = [block for result in results for blocks in result.statistics for block in blocks]
         broker_times = [block.min_broker_time for block in statistics if block.min_broker_time is not None]
         ledger = ClosedLedger(
-            last_entry_id=order.entries - 1,
+            last_entry_id=request.entries - 1,
             length_bytes=sum(plan.payload_bytes for plan in plans),
             # The creation time of a ledger is not recorded; its first entry follows immediately.
-            created_ms=min(broker_times, default=order.closed_ms),
-            managed_ledger=order.extra.get(NAME_KEY, ""),
+            created_ms=min(broker_times, default=request.closed_ms),
+            managed_ledger=request.extra.get(NAME_KEY, ""),
         )
         index = encode_index(index_v1(ledger, plans, statistics))
-        put_index(store, order.key, index, object_metadata("index", order.extra))
+        put_index(store, request.key, index, object_metadata("index", request.extra))
 
     # --- all at once --------------------------------------------------------------------------------------------------
 
     def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:
         """Copy a ledger in this process; see :class:`LedgerOffloader`."""
         entries = ledger.confirmed + 1
-        order = CopyOrder(ledger.ledger_id, entries, 0, uuid, extra_metadata)
+        request = CopyRequest(ledger.ledger_id, entries, 0, uuid, extra_metadata)
         store = self._store()
-        copy = self.begin(order, self.plan(ledger, entries))
+        copy = self.begin(request, self.plan(ledger, entries))
         results = []
         for task in copy.tasks:
             result = run_part(task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)

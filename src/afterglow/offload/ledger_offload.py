@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from afterglow.errors import AfterglowError, Fenced, MetadataError, NotSupported
 from afterglow.format.objects import ledger_uuid
 from afterglow.metadata.names import TopicName
-from afterglow.offload import ledgers, planner
+from afterglow.offload import ledger_commit, planner
 from afterglow.offload.backoff import backoff_ms
-from afterglow.offload.block_offloader import CopyOrder
-from afterglow.offload.ledgers import AttemptStage, LedgerAttempt, LedgerContext
+from afterglow.offload.block_offloader import CopyRequest
+from afterglow.offload.ledger_commit import AttemptStage, LedgerAttempt, LedgerContext
 from afterglow.offload.offloader import extra_metadata
 from afterglow.offload.status import OffloadState, OffloadStatus
 from afterglow.offload.task_dispatch import MAX_RUNNING_BYTES
@@ -162,7 +162,7 @@ class LedgerOffload:
         else:
             self._log_obstacle("")
         if failed := planner.given_up(ledger.info, pursued=self._pursued(due)):
-            ledgers.give_up(self._context(policy), ledger, failed)
+            ledger_commit.give_up(self._context(policy), ledger, failed)
             self._schedule_deletes()
 
     def _begin(self, ledger: ManagedLedger, policy: BrokerConfig, due: Sequence[int]) -> None:
@@ -208,7 +208,7 @@ class LedgerOffload:
 
     def _new_attempt(self, ledger_info: ManagedLedgerInfo.LedgerInfo, offloader: LedgerOffloader) -> LedgerAttempt:
         env = self._env
-        order = CopyOrder(
+        request = CopyRequest(
             ledger_id=ledger_info.ledgerId,
             entries=ledger_info.entries,
             closed_ms=ledger_info.timestamp,
@@ -218,11 +218,11 @@ class LedgerOffload:
             instance=env.instance,
             remote=env.remote(),
         )
-        return LedgerAttempt(order, ledger_info.size, ledger_uuid(ledger_info), offloader, env.clock.monotonic())
+        return LedgerAttempt(request, ledger_info.size, ledger_uuid(ledger_info), offloader, env.clock.monotonic())
 
     def _prepare(self, ledger: ManagedLedger, policy: BrokerConfig, claimed: Sequence[LedgerAttempt]) -> None:
         try:
-            ended = ledgers.prepare(self._context(policy), ledger, claimed)
+            ended = ledger_commit.prepare(self._context(policy), ledger, claimed)
         except AfterglowError as error:
             for attempt in claimed:
                 self._end(attempt, error)
@@ -290,7 +290,7 @@ class LedgerOffload:
             return attempt.has_ended
 
     def _attempt_of(self, task: Task) -> LedgerAttempt | None:
-        return next((attempt for attempt in self._attempts.values() if attempt.order.key == task.key), None)
+        return next((attempt for attempt in self._attempts.values() if attempt.request.key == task.key), None)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class LedgerOffload:
                 self._schedule_deletes()
                 continue
             try:
-                ledgers.finish(attempt)
+                ledger_commit.finish(attempt)
             except AfterglowError as error:
                 self._end(attempt, error)
             else:
@@ -335,7 +335,7 @@ class LedgerOffload:
             return
         now_ms = self._env.clock.now_ms()
         try:
-            lost = ledgers.commit(self._context(policy), ledger, attempts, now_ms)
+            lost = ledger_commit.commit(self._context(policy), ledger, attempts, now_ms)
         except Fenced:
             raise
         except MetadataError as error:

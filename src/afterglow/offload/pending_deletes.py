@@ -18,6 +18,9 @@ After an error the intent is kept. After an unknown outcome the step is repeated
 
 Of a deleted topic every recorded segment is deleted: an owner that was about to begin one may have written its record
 after the intents of the topic were recorded.
+
+Step 4 is :meth:`afterglow.offload.block_offloader.BlockOffloader.delete_offloaded`, or that of an external driver. Only
+:mod:`afterglow.verify.sweep` deletes objects besides, at the request of an operator: orphans that no record names.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.environment import Clock
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.ledgers import LedgerAttempt
+    from afterglow.offload.ledger_commit import LedgerAttempt
     from afterglow.policy.resolver import Policies
     from afterglow.tier.locations import Tiers
 

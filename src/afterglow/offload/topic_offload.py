@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.environment import OffloadEnvironment
-    from afterglow.offload.ledgers import LedgerAttempt
+    from afterglow.offload.ledger_commit import LedgerAttempt
     from afterglow.offload.segments.upload import SegmentUpload
     from afterglow.offload.status import ManualOffload, OffloadStatus
     from afterglow.offload.task import PartResult, StreamTask, Task

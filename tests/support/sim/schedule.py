@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Action: TypeAlias = Callable[[], str]
 
 
-_STREAMS: Final = {"segments": (0.5, 0.9), "ledgers": (0.0, 0.5)}
+_STREAMS: Final = {"segments": (0.5, 0.9), "ledger_commit": (0.0, 0.5)}
 """How likely topics are to stream in a schedule whose focus is on such steps."""
 _NEEDS: Final = {
     "offload.segments.rollback": "roll_back",

@@ -237,7 +237,7 @@ def _is_committed(effect: Effect) -> bool:
 
 
 _L, _S, _A, _D = (
-    "offload.ledgers",
+    "offload.ledger_commit",
     "offload.segments.upload",
     "offload.segments.upload.start_again",
     "offload.pending_deletes",

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.offload.block_offloader import BlockCopy, CopyOrder
+    from afterglow.offload.block_offloader import BlockCopy, CopyRequest
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.pending_deletes import PendingDeletes
     from afterglow.offload.task import PartResult, Task
@@ -79,7 +79,7 @@ class LedgerAttempt:
     Guarded by the lock of the offload environment, except for fields that only work of the topic uses.
     """
 
-    order: CopyOrder
+    request: CopyRequest
     size_bytes: int
     """Bytes of the ledger's entries."""
     replaces: UUID | None
@@ -106,12 +106,12 @@ class LedgerAttempt:
     @property
     def ledger_id(self) -> int:
         """The ledger."""
-        return self.order.ledger_id
+        return self.request.ledger_id
 
     @property
     def uuid(self) -> UUID:
         """UUID of this attempt alone."""
-        return self.order.uuid
+        return self.request.uuid
 
     @property
     def failure(self) -> AfterglowError | None:
@@ -171,7 +171,7 @@ def prepare(
         if isinstance(attempt.offloader, BlockOffloader):
             try:
                 hot = context.hot.open(attempt.ledger_id)
-                parts[attempt.ledger_id] = attempt.offloader.plan(hot, attempt.order.entries)
+                parts[attempt.ledger_id] = attempt.offloader.plan(hot, attempt.request.entries)
             except AfterglowError as error:
                 ended[attempt.ledger_id] = error
     able = [attempt for attempt in attempts if attempt.ledger_id not in ended]
@@ -183,7 +183,7 @@ def prepare(
         try:
             if isinstance(attempt.offloader, BlockOffloader):
                 ledger.check_owner()  # attempts before this one may have waited for the store
-                attempt.copy = attempt.offloader.begin(attempt.order, parts[attempt.ledger_id])
+                attempt.copy = attempt.offloader.begin(attempt.request, parts[attempt.ledger_id])
                 attempt.tasks = attempt.copy.tasks
             else:
                 attempt.tasks = (_ledger_task(context, attempt),)
@@ -304,18 +304,18 @@ def _complete(info: ManagedLedgerInfo, *, uuids: Mapping[int, UUID], now_ms: int
 
 
 def _ledger_task(context: LedgerContext, attempt: LedgerAttempt) -> LedgerTask:
-    order = attempt.order
+    request = attempt.request
     return LedgerTask(
         topic=context.name,
-        key=order.key,
-        ledger_id=order.ledger_id,
-        entries=order.entries,
-        uuid=order.uuid,
+        key=request.key,
+        ledger_id=request.ledger_id,
+        entries=request.entries,
+        uuid=request.uuid,
         size_bytes=attempt.size_bytes,
         policy=replace(context.policy, origins={}),
         own=context.own,
-        metadata=tuple(order.extra.items()),
-        home=order.home,
-        instance=order.instance,
-        remote=order.remote,
+        metadata=tuple(request.extra.items()),
+        home=request.home,
+        instance=request.instance,
+        remote=request.remote,
     )

@@ -20,9 +20,9 @@ from afterglow.format.objects import INDEX_SUFFIX, ledger_uuid, set_uuid
 from afterglow.format.position import LATEST
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.offload.block_offloader import BlockOffloader, CopyOrder
+from afterglow.offload.block_offloader import BlockOffloader, CopyRequest
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.ledgers import LedgerContext, give_up
+from afterglow.offload.ledger_commit import LedgerContext, give_up
 from afterglow.offload.offloader import OffloadedLedger
 from afterglow.offload.task import PartTask, run_part
 from afterglow.storage.store import PAGE_SIZE
@@ -431,14 +431,14 @@ def finish_anew(
     """Copy a ledger step by step, with something done to its object before the last step."""
     offloader = world._offloader(world.config, world.own, world.tiers)
     assert isinstance(offloader, BlockOffloader)
-    order = CopyOrder(ledger_id, entries, 1, uuid4(), {"afterglowinstance": "us"})
+    request = CopyRequest(ledger_id, entries, 1, uuid4(), {"afterglowinstance": "us"})
     with nullcontext(world.hot.open(ledger_id)) as hot:
-        copy = offloader.begin(order, offloader.plan(hot, order.entries))
+        copy = offloader.begin(request, offloader.plan(hot, request.entries))
         results = [
             run_part(task, open_ledger=lambda _: nullcontext(hot), open_store=lambda *_: world.tier)
             for task in copy.tasks
         ]
-    damage(order.key, copy.upload)
+    damage(request.key, copy.upload)
     offloader.finish(copy, results[parts])
 
 
