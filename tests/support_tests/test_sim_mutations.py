@@ -49,7 +49,7 @@ def delete_on_an_unknown_outcome(patch: pytest.MonkeyPatch) -> None:
             raise
         except MetadataError:
             for attempt in attempts:
-                delete_objects(attempt.offloader._store(), attempt.order.key)
+                delete_objects(attempt.offloader._store(), attempt.request.key)
             raise
 
     patch.setattr(ledger_commit, "commit", commit_or_delete)
