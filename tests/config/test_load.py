@@ -237,6 +237,11 @@ def test_an_unknown_key_without_a_similar_one_is_refused(unknown: str) -> None:
             r"'1M' is not a size in bytes \(or with a unit, as in 64M\) from 5M to 5G",
         ),
         ("maxOffloadSegmentRolloverTimeMinutes=500ms", "'500ms' is not a duration in minutes"),
+        # Pending deletes of unfinished objects are kept for 600 s, which must outlast every request.
+        (
+            "offloadRequestTimeoutSeconds=301",
+            r"'301' is not a duration in seconds .* from 1 to 300",
+        ),
         ("authenticationProviders=org.example.Athenz", "'org.example.Athenz' is not a comma-separated list of `token`"),
     ],
 )

@@ -103,8 +103,10 @@ class OffloadSettings:
     offload_throttling_rate_per_topic_in_requests: int = setting(
         integer(0), default=0, scope=Scope.TOPIC, doc="Limit on upload requests per second for one topic. 0: no limit."
     )
+    # At most 300 s: pending deletes of unfinished objects are kept for 600 s, which must outlast any request under way.
     offload_request_timeout_seconds: int = setting(
-        duration(minimum=1), default=60, doc="Deadline in seconds of one request to the tier, including its retries."
+        duration(minimum=1, maximum=300), default=60,
+        doc="Deadline in seconds of one request to the tier, including its retries; at most 300.",
     )
     offload_retry_min_backoff_millis: int = setting(
         duration(1, minimum=1), default=1_000,

@@ -84,9 +84,9 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_ATTEMPTS: Final = 8
 """Attempts to record an intent whose outcomes are unknown."""
 _LATE_S: Final = 600.0
-"""Time after an intent within which the store may still create an upload of its key, or a listing may not show it. A
-store client gives up after 120 s with all its retries; the rest covers the time between the owner's check and its
-request."""
+"""Seconds after an intent in which the store may still create an upload of its key, or a listing may not show it. A
+request ends within ``offloadRequestTimeoutSeconds``, at most 300 s; the rest covers the time between the owner's check
+and its request."""
 
 
 @dataclass(frozen=True, slots=True)
