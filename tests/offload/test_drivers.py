@@ -415,6 +415,21 @@ def test_a_segment_whose_driver_fails_is_written_again_under_the_same_uuid(
     assert world.service.segments(TOPIC)[0].status is SegmentStatus.OFFLOADED
 
 
+def test_a_segment_of_an_external_driver_is_resumed_under_its_uuid_after_a_crash(
+    shelf: dict[tuple[str, int | None, UUID], object], new_world: Callable[..., OffloadWorld]
+) -> None:
+    """Promise 3: no upload of ours can be left in a driver's store, and no store of ours can be asked for one."""
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    world.service.tick()
+    world.settle()
+    uuid = UUID(world.runner.waiting[0][0].key)
+    world.crash()
+    world.run()
+    assert ("lower", None, uuid) in shelf
+    assert world.service.segments(TOPIC)[0].status is SegmentStatus.OFFLOADED
+
+
 def test_a_fault_of_a_drivers_own_is_a_failed_read_and_the_other_copy_serves(
     shelf: dict[tuple[str, int | None, UUID], object], new_world: Callable[..., OffloadWorld]
 ) -> None:

@@ -85,9 +85,9 @@ class SegmentUpload:
         self._parts: dict[int, PlannedPart] = {}
         self._running: set[int] = set()
         self._external = not is_built_in(node.record.location.driver)
-        self._unsure = bool(node.record.planned) and not node.record.upload_id
+        self._unsure = bool(node.record.planned) and not node.record.upload_id and not self._external
         """Whether the store may hold an upload of the key that is not recorded; none is created before a part is
-        planned."""
+        planned. An external driver writes a segment once more under the same UUID."""
         self._ended = False
         """Whether it was committed or given up, so that only its upload record is still to be deleted. Its objects may
         have been deleted meanwhile, by trimming, rollback or as given up: to finish it again would put its index again,
