@@ -197,6 +197,7 @@ def test_a_deletion_that_crashed_is_finished_by_the_next_start() -> None:
         world = life.crash()
         intent = not world.store.exists(TOPIC)
         report = world.store.start()
+        world.settle()
         assert bool(report.deleted_topics) == intent, at
         assert world.store.exists(TOPIC) == (not intent)
         if intent:
@@ -252,6 +253,7 @@ def check_hot_log(world: World, at: int) -> None:
     """After a start and a trim the hot log holds exactly the ledgers of the list."""
     world.open().trim()
     report = world.store.start()
+    world.settle()
     assert report.unknown_ledgers == (), at
     found = world.metadata.get(managed_ledger_path(TOPIC))
     assert found is not None

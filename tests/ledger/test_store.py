@@ -19,7 +19,7 @@ from afterglow.errors import (
     TopicMissing,
 )
 from afterglow.format.entry import split_broker_metadata
-from afterglow.format.metadata_envelope import serialize_managed_ledger
+from afterglow.format.metadata_envelope import parse_managed_ledger, serialize_managed_ledger
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, ManagedLedgerInfo
 from afterglow.ledger.entry_source import EntrySlice
@@ -564,7 +564,58 @@ def test_a_start_sweeps_empty_ledgers_that_no_list_names_and_only_reports_others
     fresh = world.hot.create()  # by this process, after it began: none of a crash's leftovers
     report = world.store.start()
     assert (report.swept_ledgers, report.unknown_ledgers) == ((2,), (3,))
+    world.settle()
     assert world.hot.ledgers() == (1, 3, fresh.ledger_id)
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_list_that_names_a_swept_ledger_only_later_is_opened_without_it(*, crashed: bool) -> None:
+    """Promise 1: a roll-over that was on its way when its process ended may reach metadata after a start has swept."""
+    world = World()
+    topic(world, 1)
+    before = world.metadata.get(managed_ledger_path(TOPIC))
+    assert before is not None
+    stray = world.hot.create()
+    world.crash()
+    world.store.start()
+    world.settle()
+    assert stray.ledger_id not in world.hot.ledgers()
+
+    info = parse_managed_ledger(before.value)
+    info.ledgerInfo.add(ledgerId=stray.ledger_id)
+    world.metadata.put(managed_ledger_path(TOPIC), serialize_managed_ledger(info), before.version)
+    if crashed:
+        world.crash()
+    ledger = world.open()
+    assert [(row.ledgerId, row.entries) for row in ledger.info.ledgerInfo] == [(1, 1), (stray.ledger_id, 0)]
+    assert world.append(ledger, b"and on") == [Position(3, 0)]
+    assert [entry.position for entry in ledger.reader.read(EARLIEST, 10, 1 << 20)][-1] == Position(3, 0)
+
+
+def test_a_ledger_that_is_lost_and_was_not_swept_is_an_error() -> None:
+    world = World()
+    ledger = world.open()
+    world.append(ledger, b"x")
+    world.hot.delete(1)
+    world.crash()
+    world.store.start()
+    world.settle()
+    with pytest.raises(LedgerMissing, match="hot log lacks ledger 1"):
+        world.open()
+
+
+def test_a_swept_ledger_that_its_creator_appends_to_meanwhile_is_kept() -> None:
+    world = World()
+    topic(world, 1)
+    stray = world.hot.create()
+    world.crash()
+    world.store.start()
+    reopened = world.hot.open(stray.ledger_id)
+    late = world.hot.ledgers_by_id[stray.ledger_id]
+    late.entries.append(b"late")
+    world.settle()
+    assert reopened.confirmed == 0
+    assert stray.ledger_id in world.hot.ledgers()
 
 
 def test_a_start_that_cannot_read_the_lists_sweeps_nothing() -> None:

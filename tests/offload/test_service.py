@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from afterglow.errors import (
     OffloadInProgress,
     StoreUnavailable,
     TopicMissing,
+    UploadMissing,
 )
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.retention import Retention
@@ -27,8 +29,10 @@ from afterglow.offload.explain import LedgerState
 from afterglow.offload.pending_deletes import PendingDelete
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.status import OffloadState
+from afterglow.offload.task import PartTask, run_part
 from afterglow.offload.topic_offload import TopicOffload
 from afterglow.offload.topic_schedule import SerialExecutor
+from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,6 +164,32 @@ def test_a_topic_that_streams_gets_segments_and_no_objects_of_whole_ledgers(new_
     world.run()
     assert world.service.status(TOPIC).state is OffloadState.SUCCESS
     assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.OFFLOADED]
+
+
+def test_a_server_that_streams_announces_tasks_at_its_start(new_world: NewWorld) -> None:
+    assert new_world(settings(streaming_offload_enabled=True)).runner.prepared > 0
+    assert new_world(settings(managed_ledger_offload_threshold_in_bytes=0)).runner.prepared == 0
+
+
+def test_tasks_are_announced_when_a_topic_begins_to_stream_and_not_for_its_old_segments(new_world: NewWorld) -> None:
+    world = new_world(settings())
+    ledger = world.open()
+    world.append(ledger, b"streamed")
+    world.run()
+    assert world.runner.prepared == 0
+    set_policies(world, streamingOffloadEnabled=True)
+    world.run()
+    assert world.runner.prepared > 0
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.OFFLOADED]
+
+    set_policies(world, streamingOffloadEnabled=False)
+    world.run()
+    world.crash()
+    world.open()
+    world.run()
+    assert world.runner.prepared == 0
 
 
 def test_a_topic_that_streams_no_more_continues_in_a_new_ledger(new_world: NewWorld) -> None:
@@ -733,6 +763,30 @@ def test_deleting_a_topic_cancels_its_attempts(new_world: NewWorld, ran: int) ->
     assert world.tier.list_uploads() == ()
     world.run_late()
     assert world.intents() == ()
+
+
+def test_a_task_that_runs_long_after_its_small_segment_was_given_up_writes_nothing(new_world: NewWorld) -> None:
+    """Promises 3, 4 and 9: its process was killed, and the task waits for longer than pending deletes are kept."""
+    world = new_world(settings(streaming_offload_enabled=True))
+    ledger = world.open()
+    world.append(ledger, b"a small segment")
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.service.tick()
+    world.settle()
+    ((late, _),) = world.runner.waiting
+    copy = MemoryLog().create()
+    copy.append(world.hot.open(1).read(0, 0), lambda _error: None)
+    world.crash()
+    world.store.delete(TOPIC)
+    world.run()
+    world.run_late()
+    assert world.intents() == ()
+
+    assert isinstance(late, PartTask)
+    result = run_part(late, open_ledger=lambda _: nullcontext(copy), open_store=lambda *_: world.tier)
+    assert isinstance(result.error, UploadMissing)
+    assert world.objects() == []
+    assert world.findings() == []
 
 
 def test_objects_of_a_topic_that_is_created_anew_are_not_mixed_up(new_world: NewWorld) -> None:

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tests.support.assemble import assemble_blocks
 from tests.support.disk import RecordedDisk
 
-from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, ObjectExists, UploadMissing
+from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, UploadMissing
 from afterglow.format.blocks import plan_v1, plan_v2
 from afterglow.format.objects import INSTANCE_KEY, ObjectKey
 from afterglow.hot.local.log import LocalLog
@@ -18,7 +18,6 @@ from afterglow.hot.local.shared_ledger import open_shared
 from afterglow.offload.block_offloader import group_blocks
 from afterglow.offload.task import LedgerPart, PartBuffer, PartTask, cached_store, run_part
 from afterglow.storage.memory import MemoryStore
-from afterglow.storage.store import Part
 from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
@@ -37,10 +36,9 @@ def task(plans: tuple[BlockPlan, ...], **changes: object) -> PartTask:
         "topic": "public/default/persistent/t",
         "key": KEY,
         "number": 1,
-        "upload_id": None,
+        "upload_id": "upload",
         "url": "memory://bucket",
         "options": (),
-        "metadata": ((INSTANCE_KEY, "i"),),
         "home": "nowhere",
         "instance": "i",
         "ledgers": (LedgerPart(1, plans),),
@@ -99,30 +97,32 @@ def test_the_files_of_a_home_give_the_same_part_as_the_log_itself(tmp_path: Path
         assert disk.calls["read_into"] == len(plans)
 
 
-def test_a_whole_object_is_put_once(ledger: MemoryLedger, store: MemoryStore) -> None:
-    part_task = task(plans_of(ledger))
+def test_a_task_that_is_repeated_uploads_the_same_part(ledger: MemoryLedger, store: MemoryStore) -> None:
+    upload = store.create_upload(KEY, metadata={INSTANCE_KEY: "i"})
+    part_task = task(plans_of(ledger), upload_id=upload.upload_id)
 
     first = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
     again = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
-    stored = store.get(KEY)
     assert first.error is None
-    assert first.part == again.part == Part(1, stored.nbytes, "", crc32c(stored))
-    assert first.statistics == again.statistics
+    assert first.part is not None
+    assert (again.part, again.statistics) == (first.part, first.statistics)
+    assert store.list_parts(upload) == (first.part,)
+    store.complete_upload(upload, [first.part])
+    stored = store.get(KEY)
+    assert (first.part.number, first.part.size_bytes, first.part.crc32c) == (1, stored.nbytes, crc32c(stored))
     assert stored.nbytes == part_task.size_bytes
-    assert store.head(KEY).metadata == {INSTANCE_KEY: "i"}
 
 
-@pytest.mark.parametrize("other", [(b"short", {INSTANCE_KEY: "i"}), (b"x" * 4096, {})])
-def test_an_object_of_another_is_not_taken_for_ours(
-    ledger: MemoryLedger, store: MemoryStore, other: tuple[bytes, dict[str, str]]
-) -> None:
-    part_task = task(plans_of(ledger))
-    store.put(KEY, other[0].ljust(part_task.size_bytes if other[0] != b"short" else 5, b"x"), metadata=other[1])
+def test_a_task_of_an_upload_that_was_aborted_writes_nothing(ledger: MemoryLedger, store: MemoryStore) -> None:
+    upload = store.create_upload(KEY)
+    store.abort_upload(upload)
+    part_task = task(plans_of(ledger), upload_id=upload.upload_id)
 
     result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
-    assert isinstance(result.error, ObjectExists)
+    assert isinstance(result.error, UploadMissing)
+    assert list(store.list()) == []
 
 
 def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
@@ -186,11 +186,13 @@ def test_a_ledger_that_is_not_as_planned_is_not_uploaded(
 ) -> None:
     plans = plans_of(ledger)
     damage(ledger)
+    upload = store.create_upload(KEY)
+    part_task = task(plans, upload_id=upload.upload_id)
 
-    result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
     assert isinstance(result.error, CorruptBlock)
-    assert list(store.list()) == []
+    assert store.list_parts(upload) == ()
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 7, 30])
@@ -205,9 +207,11 @@ def test_a_torn_read_of_the_hot_log_is_not_uploaded(
         return frames[:-missing_bytes], count
 
     monkeypatch.setattr(ledger, "read_frames", torn)
-    result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    upload = store.create_upload(KEY)
+    part_task = task(plans, upload_id=upload.upload_id)
+    result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
     assert isinstance(result.error, CorruptBlock)
-    assert list(store.list()) == []
+    assert store.list_parts(upload) == ()
 
 
 def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
@@ -249,7 +253,9 @@ def test_a_task_is_small_and_hides_secrets(ledger: MemoryLedger) -> None:
 
 
 def test_results_travel(ledger: MemoryLedger, store: MemoryStore) -> None:
-    for part_task in (task(plans_of(ledger)), task(plans_of(ledger), upload_id="unknown")):
+    upload = store.create_upload(KEY)
+    for upload_id in (upload.upload_id, "unknown"):
+        part_task = task(plans_of(ledger), upload_id=upload_id)
         result = run_part(part_task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
         arrived = pickle.loads(pickle.dumps(result))
         assert (arrived.part, arrived.statistics) == (result.part, result.statistics)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tests.support.serving import Served
 
     from afterglow.hot.pulsar import RemoteLedger
+    from afterglow.offload.task import OpenLedger, PartResult
 
 TOPIC = "persistent://public/default/far"
 NAME = TopicName.parse(TOPIC).managed_ledger_name
@@ -72,10 +73,9 @@ class RunningServer(NamedTuple):
                 "topic": NAME,
                 "key": "object",
                 "number": 1,
-                "upload_id": None,
+                "upload_id": "upload",
                 "url": "",
                 "options": (),
-                "metadata": ((INSTANCE_KEY, self.instance),),
                 "home": str(self.home),
                 "instance": self.instance,
                 "ledgers": ledgers,
@@ -133,15 +133,28 @@ def v2(server: RunningServer, entry_ranges: Sequence[LedgerRange]) -> tuple[Ledg
     return tuple(parts)
 
 
+def upload(task: PartTask, open_ledger: OpenLedger | None = None) -> tuple[PartResult, bytes]:
+    """Runs a task that uploads to a store in memory; returns its result and the object, nothing if it failed."""
+    store = MemoryStore()
+    created = store.create_upload(task.key)
+    task = replace(task, upload_id=created.upload_id)
+    result = run_part(task, open_ledger=open_ledger, open_store=lambda *_: store)
+    if result.part is None:
+        assert store.list_parts(created) == ()
+        return result, b""
+    store.complete_upload(created, [result.part])
+    return result, bytes(store.get(task.key))
+
+
 def both_ways(task: PartTask, address: PulsarAddress) -> None:
     """Runs a task over files and over the protocol, and finds the same bytes, checksums and statistics."""
     found = []
     for task_, route in ((task, Route.FILES), (replace(task, home="", remote=address), Route.PROTOCOL)):
-        store = MemoryStore()
-        result = run_part(pickle.loads(pickle.dumps(task_)), open_store=lambda *_, store=store: store)
+        result, stored = upload(pickle.loads(pickle.dumps(task_)))
         assert (result.error, result.route) == (None, route)
         assert result.file_bytes == (task.entry_bytes if route is Route.FILES else 0)
-        found.append((store.get(task.key), result.part, result.statistics))
+        assert result.part is not None
+        found.append((stored, result.part.crc32c, result.statistics))
     assert found[0] == found[1]
     assert len(found[0][0]) == task.size_bytes
 
@@ -221,13 +234,13 @@ def test_files_are_read_only_if_they_are_the_servers(
     server: RunningServer, address: PulsarAddress, tmp_path: Path
 ) -> None:
     task = server.task(v1(server, server.entry_ranges[0]), remote=address)
-    assert run_part(task, open_store=lambda *_: MemoryStore()).route is Route.FILES
+    assert upload(task)[0].route is Route.FILES
     (tmp_path / "hot").mkdir()
     (tmp_path / "hot" / "instance").write_text("another")
     for home in ("", str(tmp_path), str(tmp_path / "hot" / "instance"), str(tmp_path / "none")):
-        result = run_part(replace(task, home=home), open_store=lambda *_: MemoryStore())
+        result, _ = upload(replace(task, home=home))
         assert (result.error, result.route) == (None, Route.PROTOCOL)
-        alone = run_part(replace(task, home=home, remote=None), open_store=lambda *_: MemoryStore())
+        alone, _ = upload(replace(task, home=home, remote=None))
         assert isinstance(alone.error, LedgerMissing)
         assert alone.route is None
 
@@ -248,7 +261,7 @@ def test_bytes_read_from_files_count_also_where_their_upload_fails(
 
 def test_another_server_at_the_same_address_is_not_read(server: RunningServer, address: PulsarAddress) -> None:
     task = server.task(v1(server, server.entry_ranges[0]), home="", remote=address, instance="of another home")
-    result = run_part(task, open_store=lambda *_: MemoryStore())
+    result = upload(task)[0]
     assert isinstance(result.error, NotSupported)
     assert f"this server has the hot log {server.instance}, not of another home" in str(result.error)
 
@@ -257,10 +270,8 @@ def test_entries_that_are_not_as_planned_are_not_uploaded(server: RunningServer,
     entry_range = server.entry_ranges[0]
     offsets = server.offsets(entry_range).copy()
     offsets[5:] += 1
-    store = MemoryStore()
     task = server.task(LedgerPart(entry_range.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
-    assert isinstance(run_part(task, open_store=lambda *_: store).error, CorruptBlock)
-    assert list(store.list()) == []
+    assert isinstance(upload(task)[0].error, CorruptBlock)
 
 
 def test_a_server_killed_in_the_middle_of_a_task_is_an_error_to_be_retried(tmp_path: Path) -> None:
@@ -271,7 +282,6 @@ def test_a_server_killed_in_the_middle_of_a_task_is_an_error_to_be_retried(tmp_p
         entry_ranges = publish(served.service_url, 200, 256 << 10)  # more than both ends hold in memory
         server = RunningServer(served, tmp_path / "home", entry_ranges)
         task = server.task(*v2(server, entry_ranges), home="", remote=PulsarAddress(served.service_url))
-        store = MemoryStore()
         with RemoteLedgers(PulsarAddress(served.service_url), TOPIC, entry_ranges, deadline_s=1.0) as ledgers:
 
             def open_ledger(ledger_id: int) -> AbstractContextManager[RemoteLedger]:
@@ -279,9 +289,8 @@ def test_a_server_killed_in_the_middle_of_a_task_is_an_error_to_be_retried(tmp_p
                     served.kill()
                 return nullcontext(ledgers.ledger(ledger_id))
 
-            result = run_part(task, open_ledger=open_ledger, open_store=lambda *_: store)
+            result, _ = upload(task, open_ledger)
         assert isinstance(result.error, HotLogUnavailable)
-        assert list(store.list()) == []
         served = start(tmp_path / "home", "--conf", str(conf))
         both_ways(replace(task, home=str(server.home)), PulsarAddress(served.service_url))
     finally:
@@ -313,7 +322,7 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
         both_ways(task, address)
         assert token not in repr(replace(task, remote=address))
         stranger = replace(address, token=jwt.encode({"sub": "server"}, bytes(32), algorithm="HS256"))
-        result = run_part(replace(task, home="", remote=stranger), open_store=lambda *_: MemoryStore())
+        result = upload(replace(task, home="", remote=stranger))[0]
         assert isinstance(result.error, AccessDenied)
 
 

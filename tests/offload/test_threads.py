@@ -39,6 +39,9 @@ class PoolRunner:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
 
+    def prepare(self) -> None:
+        """The threads start by themselves."""
+
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         for task in tasks:
             self._pool.submit(self._run, task, done)

@@ -65,6 +65,12 @@ class ManualRunner:
         """What was submitted, job by job."""
         self.waiting: deque[tuple[Task, Callable[[Task, PartResult], None]]] = deque()
         """What has not run yet."""
+        self.prepared = 0
+        """How often tasks were announced."""
+
+    def prepare(self) -> None:
+        """Count the announcement."""
+        self.prepared += 1
 
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         """Keep tasks for later."""

@@ -16,66 +16,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import CommitUnknown, CursorMissing, HotLogError, ValueTooLarge, VersionConflict
+from afterglow.errors import CommitUnknown, CursorMissing, ValueTooLarge, VersionConflict
 from afterglow.format.compression import Codec
 from afterglow.ledger.cursor_codec import decode_snapshot, decode_state, encode_snapshot, encode_state
 from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST
 
 if TYPE_CHECKING:
-    from afterglow.hot.log import Completion, KeyedState
+    from afterglow.hot.log import Completion
     from afterglow.ledger.cursor_codec import CursorRecord
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.topic_metadata import TopicMetadata
-
-_PREFIX = b"cursor:"
-
-
-class CursorStates:
-    """States of all cursors, by the path of their metadata. Thread-safe.
-
-    Args:
-        log: Stores the states; its other keys are ignored.
-    """
-
-    def __init__(self, log: KeyedState) -> None:
-        self._log = log
-        self._lock = threading.Lock()
-        self._states = {key: value for key, value in log.state().items() if key.startswith(_PREFIX)}
-
-    def get(self, path: str) -> bytes | None:
-        """The newest durable state of a cursor; None if it has none."""
-        with self._lock:
-            return self._states.get(_key(path))
-
-    def put(self, path: str, state: bytes | None, done: Completion) -> None:
-        """Replace a cursor's state, or remove it (None); ``done`` is called once that is durable or has failed."""
-        key = _key(path)
-        try:
-            self._log.put_state(key, state, partial(self._completed, key, state, done))
-        except HotLogError as error:
-            done(error)
-
-    def paths(self) -> tuple[str, ...]:
-        """Paths of all cursors that have a state."""
-        with self._lock:
-            return tuple(sorted(key.removeprefix(_PREFIX).decode() for key in self._states))
-
-    def _completed(self, key: bytes, state: bytes | None, done: Completion, error: HotLogError | None) -> None:
-        if error is None:
-            with self._lock:
-                if state is None:
-                    self._states.pop(key, None)
-                else:
-                    self._states[key] = state
-        done(error)
-
-
-def _key(path: str) -> bytes:
-    return _PREFIX + path.encode()
-
 
 _MAX_ATTEMPTS: Final = 64
 """Attempts in a row that end in a conflict or with an unknown outcome."""

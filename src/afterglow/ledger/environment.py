@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import HotLog
     from afterglow.ledger.cache import TailCache
-    from afterglow.ledger.cursor_store import CursorStates
     from afterglow.ledger.entry_source import Sources
+    from afterglow.ledger.keyed_states import KeyedStates
     from afterglow.ledger.offload_hooks import OffloadHooks
     from afterglow.ledger.retention import Retention
     from afterglow.metadata.store import MetadataStore
@@ -61,8 +61,15 @@ class Environment:
     """Holds the ledgers."""
     metadata: MetadataStore
     """Holds ledger lists and snapshots of cursors."""
-    cursor_states: CursorStates
-    """Holds the newest states of cursors."""
+    cursor_states: KeyedStates
+    """Holds the newest states of cursors, by the path of their metadata."""
+    swept: KeyedStates
+    """Ids of empty ledgers that a start has deleted because no list named them.
+
+    A process that has ended, or has lost its topics, may have sent the change of a list that names such a ledger, and
+    the change may arrive after the lists were read. The topic is then opened as if the ledger were there, and empty.
+    They are few, one per crash within a roll-over, and are kept for ever.
+    """
     config: BrokerConfig
     """The broker's settings."""
     clock: Clock

@@ -117,7 +117,7 @@ def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tup
         The metadata, in which every ledger is closed, and the stamp of the topic's last entry.
 
     Raises:
-        LedgerMissing: The hot log lacks a ledger that is open in the list.
+        LedgerMissing: The hot log lacks a ledger that is open in the list, and that was not swept as empty.
         MetadataError: The list could not be changed.
     """
     snapshot = metadata.snapshot
@@ -128,7 +128,7 @@ def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tup
     ends: list[LedgerEnd] = []
     for record in ledgers:
         if not record.finished:
-            end, its = _end_of(name, record.ledger_id, hot, skip=skip)
+            end, its = _end_of(name, record.ledger_id, environment, skip=skip)
             ends.append(end)
             reached = reached.later(its)
     if not ends:
@@ -144,10 +144,12 @@ def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tup
     return metadata.update(edit), reached
 
 
-def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[LedgerEnd, EntryStamp]:
+def _end_of(name: str, ledger_id: int, environment: Environment, *, skip: bool) -> tuple[LedgerEnd, EntryStamp]:
     try:
-        ledger = hot.open(ledger_id)
+        ledger = environment.hot.open(ledger_id)
     except LedgerMissing as error:
+        if environment.swept.get(str(ledger_id)) is not None:
+            return LedgerEnd(ledger_id, 0, 0, None), EntryStamp()
         if not skip:
             raise LedgerMissing(
                 f"hot log lacks ledger {ledger_id}, the last one of {name}; check the hot log's directory, or set "

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from afterglow.errors import AfterglowError, InvalidName, LedgerMissing, TopicClosed, TopicMissing
+from afterglow.errors import AfterglowError, HotLogError, InvalidName, LedgerMissing, TopicClosed, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
-from afterglow.ledger.cursor_store import CursorStates
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
 from afterglow.ledger.entry_source import HotSource
 from afterglow.ledger.environment import Environment, SystemClock
+from afterglow.ledger.keyed_states import KeyedStates
 from afterglow.ledger.managed_ledger import ManagedLedger
 from afterglow.ledger.offload_hooks import NoOffloadHooks, recorded_removal
 from afterglow.ledger.properties import DELETING, get_pending_deletes, get_text
@@ -86,7 +87,8 @@ class LedgerStore:
         self._environment = Environment(
             hot=hot,
             metadata=metadata,
-            cursor_states=CursorStates(states),
+            cursor_states=KeyedStates(states, "cursor"),
+            swept=KeyedStates(states, "swept"),
             config=config,
             clock=clock or SystemClock(),
             executor=executor,
@@ -99,7 +101,8 @@ class LedgerStore:
         self._names: dict[str, threading.RLock] = {}
         self._open: dict[str, ManagedLedger] = {}
         self._closed = False
-        # These ledgers were created by processes that have ended: lists that are read later name all of them in use.
+        # These ledgers were created by other processes: lists that are read later name all of them that have entries.
+        # The change of a list that names an empty one may still arrive.
         self._found = hot.ledgers()
 
     @property
@@ -306,21 +309,41 @@ class LedgerStore:
     def _sweep(self, ledger_id: int) -> bool | None:
         """Delete a ledger that is in no list if it is empty: a ledger is appended to only after a list has it.
 
+        It is recorded as swept before another thread deletes it: a topic whose list names it only now can be opened.
+
         Returns:
-            Whether it was deleted; None if it is gone already.
+            Whether it is deleted; None if it is gone already.
         """
-        hot = self._environment.hot
         try:
-            ledger = hot.open(ledger_id)
-            if ledger.confirmed >= 0:
+            if self._environment.hot.open(ledger_id).confirmed >= 0:
                 return False
-            hot.delete(ledger_id)
         except LedgerMissing:
             return None
+        self._environment.swept.put(str(ledger_id), b"", partial(self._on_swept, ledger_id))
         return True
+
+    def _on_swept(self, ledger_id: int, error: HotLogError | None) -> None:
+        if error is None:
+            self._environment.executor.submit(partial(self._delete_swept, ledger_id))
+        else:
+            _log_not_swept(ledger_id, error)
+
+    def _delete_swept(self, ledger_id: int) -> None:
+        hot = self._environment.hot
+        try:
+            if hot.open(ledger_id).confirmed < 0:  # a list may name it by now
+                hot.delete(ledger_id)
+        except LedgerMissing:
+            return
+        except HotLogError as error:
+            _log_not_swept(ledger_id, error)
 
     def _sweep_states(self) -> None:
         states = self._environment.cursor_states
-        for path in states.paths():
+        for path in states.names():
             if self._environment.metadata.get(path) is None:
                 states.put(path, None, lambda _error: None)
+
+
+def _log_not_swept(ledger_id: int, error: HotLogError) -> None:
+    _log.warning("the empty ledger %d, which no list names, is swept at the next start: %s", ledger_id, error)

@@ -7,8 +7,9 @@ Entries without a broker time (written before it was enabled, or while it was di
 time, which is not ordered. For these the answer is that of a plain scan, the first entry whose time is at or after the
 given one, and a scan finds it, in blocks.
 
-Either way the source of the entries first narrows the range: a tier has the times of its objects and blocks, so that
-most of them need not be read. The result is the same.
+Either way the source of the entries first narrows the range: a tier has the times of its objects and blocks
+(``afterglow.read.time_index``), so that most of them need not be read. The result is the same. The source also chooses
+the copy that is probed (``afterglow.read.entry_source``).
 
 Whether a ledger is stamped is judged by its first and last entry: broker times are enabled or disabled when a topic is
 opened, which begins a new ledger. If both are stamped, all are (Pulsar leaves markers unstamped; a probe that meets one

@@ -1,4 +1,4 @@
-"""Backoff of ledgers after failures, and reports of task results to the health of tiers.
+"""Backoff of ledgers and segments after failures, and reports of task results to the health of tiers.
 
 An upload is retried at three levels:
 

@@ -166,7 +166,6 @@ class BlockOffloader(LedgerOffloader):
                 upload_id=upload.upload_id,
                 url=self._location.url,
                 options=tuple(store_options(self._location, self._policy).items()),
-                metadata=(),
                 home=request.home,
                 instance=request.instance,
                 ledgers=(LedgerPart(request.ledger_id, part),),

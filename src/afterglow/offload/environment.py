@@ -77,6 +77,8 @@ class OffloadEnvironment:
     """Makes all confirmed entries of the hot log readable for other processes."""
     hand_out: Callable[[], None]
     """Submits the waiting tasks of all topics before a poll has ended."""
+    prepare_tasks: Callable[[], None]
+    """Starts what tasks run on, since some will come soon; returns at once."""
     new_uuid: Callable[[], UUID]
     segment_sizes: Callable[[BrokerConfig], Sizes] | None = None
     """Sizes of blocks and parts under a policy; None: those of the policy."""

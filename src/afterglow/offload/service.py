@@ -154,6 +154,7 @@ class OffloadService:
             remote=remote,
             flush=flush,
             hand_out=self._hand_out,
+            prepare_tasks=runner.prepare,
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
         )
@@ -183,6 +184,8 @@ class OffloadService:
         with self._lock:
             self._started = True
             self._scan_at = self._clock.monotonic()
+        if self._policies.config.streaming_offload_enabled:
+            self._ready.prepare_tasks()
 
     def close(self) -> None:
         """Hand out no further task, and begin nothing. Work in progress ends, or is repeated after the next start."""

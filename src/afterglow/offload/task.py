@@ -21,22 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from crc32c import crc32c
-
-from afterglow.errors import AfterglowError, CorruptBlock, HotLogError, LedgerMissing, ObjectExists
+from afterglow.errors import AfterglowError, CorruptBlock, HotLogError, LedgerMissing
 from afterglow.format.blocks import Format, enclose_frames
 from afterglow.format.frames import check_whole, scan_frames
-from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import LedgerRange, Position
 from afterglow.format.statistics import measure_block
 from afterglow.hot.local.shared_ledger import open_shared, read_instance
 from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.names import TopicName
 from afterglow.storage.address import open_store
-from afterglow.storage.store import Part, Upload
+from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from afterglow.config import BrokerConfig
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from afterglow.format.statistics import BlockStatistics
     from afterglow.hot.log import ReadableLedger
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.storage.store import ObjectStore
+    from afterglow.storage.store import ObjectStore, Part
     from afterglow.tier.locations import TierLocation
 
     OpenLedger: TypeAlias = Callable[[int], AbstractContextManager[ReadableLedger]]
@@ -112,18 +109,16 @@ class _BlockTask(_HotTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTask(_BlockTask):
-    """Uploads one part of an object, or a whole object, with entries read from the hot log."""
+    """Uploads one part of an object, with entries read from the hot log."""
 
     number: int
     """Number of the part, from 1."""
-    upload_id: str | None
-    """The multipart upload that the part belongs to; None: the part is the whole object, put only if absent."""
+    upload_id: str
+    """The multipart upload that the part belongs to."""
     url: str
     """Address of the store, without secrets."""
     options: tuple[tuple[str, str], ...] = field(repr=False)
     """Options of the store, perhaps with credentials."""
-    metadata: tuple[tuple[str, str], ...]
-    """User metadata of a whole object; that of an upload was set when it was created."""
 
     @property
     def task_id(self) -> str:
@@ -325,30 +320,14 @@ def run_part(
                     statistics.append(tuple(buffer.add(ledger, plan) for plan in ledger_part.plans))
         read = time.perf_counter()
         file_bytes = task.entry_bytes if route is Route.FILES else 0
-        part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
+        store = (open_store or cached_store)(task.url, task.options)
+        part = store.upload_part(Upload(task.key, task.upload_id), task.number, buffer.data)
     except AfterglowError as error:
         return replace(failed(task, error), file_bytes=file_bytes)
     uploaded = time.perf_counter()
     return PartResult(
         task.task_id, part, tuple(statistics), None, read - started, uploaded - read, route, file_bytes=file_bytes
     )
-
-
-def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:
-    if task.upload_id is not None:
-        return store.upload_part(Upload(task.key, task.upload_id), task.number, data)
-    try:
-        store.put(task.key, data, metadata=dict(task.metadata), if_absent=True)
-    except ObjectExists:
-        # The key belongs to this attempt alone: an earlier run of this task wrote it, and its result was lost.
-        found = store.head(task.key)
-        if found.size_bytes != data.nbytes or found.metadata.get(INSTANCE_KEY) != _instance_of(task.metadata):
-            raise
-    return Part(task.number, data.nbytes, "", crc32c(data))
-
-
-def _instance_of(metadata: Iterable[tuple[str, str]]) -> str | None:
-    return next((value for name, value in metadata if name == INSTANCE_KEY), None)
 
 
 def run_task(task: Task, *, open_ledger: OpenLedger | None = None, open_store: OpenStore | None = None) -> PartResult:

@@ -36,6 +36,13 @@ MAX_RUNNING_BYTES: Final = 1 << 30
 class TaskRunner(Protocol):
     """Runs tasks in other threads or processes, many at a time. Thread-safe."""
 
+    def prepare(self) -> None:
+        """Start what tasks run on, since some will come soon; returns at once. Further calls have no effect.
+
+        A failure is logged; the first job tries again and reports it.
+        """
+        ...
+
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         """Run tasks as one job; returns at once.
 
@@ -162,10 +169,9 @@ class SegmentTasks:
             running_bytes = sum(running.size_bytes for running in self._running.values())
             if running_bytes and running_bytes + task.size_bytes > MAX_RUNNING_BYTES:
                 return None
-            # The first part also pays for the owner's requests: head, index, its check; create and complete of an
-            # upload.
-            is_multipart = isinstance(task, PartTask) and task.upload_id is not None
-            owners = 0 if task.number > 1 else 5 if is_multipart else 3
+            # The first part also pays for the owner's requests: create and complete of the upload, head, index, its
+            # check. A driver's task makes them itself.
+            owners = 0 if task.number > 1 else 5 if isinstance(task, PartTask) else 3
             return task, 1 + owners
 
     def hand_out(self, task: StreamTask) -> None:

@@ -468,6 +468,8 @@ class TopicOffload:
         return any(ledger_info.offloadContext.offloadSegment for ledger_info in ledger.info.ledgerInfo)
 
     def _open_stream(self, ledger: ManagedLedger) -> TopicStream:
+        if self.policy.streaming_offload_enabled:
+            self._env.prepare_tasks()
         stream = TopicStream(segment_environment(ledger, self._env, lambda: self.policy))
         with self._env.lock:
             self._streamed_ledger = ledger

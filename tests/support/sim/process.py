@@ -124,6 +124,9 @@ class Process:
     def __repr__(self) -> str:
         return f"process {self.number}"
 
+    def prepare(self) -> None:
+        """Nothing has to start, as the runner."""
+
     def submit(self, tasks: Sequence[Task], done: Done) -> None:
         """Take tasks, as the runner."""
         self.tasks.extend((task, done) for task in tasks)

@@ -1,7 +1,8 @@
 """Edits of the ledger list for segments, applied by compare-and-set.
 
 Every edit is idempotent. The segments of a ledger are kept in the order of positions. ``complete`` of the ledger itself
-is not set, so that a broker without support for segments reads the hot log.
+is not set, so that a broker without support for segments reads the hot log. The protocol of which these edits are
+steps, from assignment to commit, is in :mod:`afterglow.offload.segments.upload`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Upload records of segments, and the index, segment record and coverage that are derived from them.
 
 Pure functions over the protobuf messages of ``afterglow.proto``. Once its end and all its parts are recorded, a segment
-can be finished from its record alone.
+can be finished from its record alone, by the steps of :mod:`afterglow.offload.segments.upload`.
 """
 
 from __future__ import annotations

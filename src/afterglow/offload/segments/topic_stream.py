@@ -2,7 +2,7 @@
 
 Several segments whose end is known when they begin (history, or a backlog) run at a time; after them there is at most
 one live segment. They are committed in order. A segment that fails is resumed until it succeeds, and no other begins
-meanwhile.
+meanwhile. The steps of one segment, to its commit, are in :mod:`afterglow.offload.segments.upload`.
 
 After a crash the state is restored from metadata: the ledger list names assigned segments, and their upload records
 hold the progress of each.
@@ -272,8 +272,10 @@ class TopicStream:
         """Start segments again of which the store may hold an upload that no record names."""
         for at, upload in enumerate(uploads):
             if upload.may_leak:
+                self._run_for(upload, upload.probe_store)
                 with self._reloaded_after_failure():
-                    uploads[at] = self._run_for(upload, upload.replace_unrecorded)
+                    reason = "the store may hold an upload that no record names"
+                    uploads[at] = self._run_for(upload, partial(upload.start_again, reason=reason))
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]

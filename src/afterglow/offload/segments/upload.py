@@ -3,8 +3,8 @@
 1. Put the upload record: UUID, tier location and key, begin, and the end if it is known. *Crash: no ledger list names
    the segment; the next owner gives the record up.*
 2. Commit a stub to the ledger list, in the ledger in which the segment begins. *Crash: the next owner resumes it.*
-3. If there is more than one part, check that this process still owns the topic, create the multipart upload, and record
-   its id. *Crash in between: the store may hold an upload that is not recorded; a listing may lag behind, and the
+3. Check that this process still owns the topic, create the multipart upload, also for a single part, and record its
+   id. *Crash in between: the store may hold an upload that is not recorded; a listing may lag behind, and the
    request may still be in progress. The next owner starts the segment again under another UUID; the pending delete of
    the old one is kept until both have passed.*
 4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
@@ -266,21 +266,20 @@ class SegmentUpload:
         return tasks
 
     def _part_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[PartTask, ...]:
-        single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
-        if not single and not self.record.upload_id:
+        # Also for a segment of one part: the store refuses a part of an aborted upload, however late its task runs. An
+        # object that is put by a task which outlives the pending delete of its segment would be named by no record.
+        if not self.record.upload_id:
             self._create_upload()
         location = location_of_record(self.record.location)
         options = tuple(sorted(self._env.store_options(location).items()))
-        metadata = tuple(self._env.user_metadata("data").items())
         return tuple(
             PartTask(
                 topic=self._env.ledger.name,
                 key=self.key,
                 number=part.number,
-                upload_id=self.record.upload_id or None,
+                upload_id=self.record.upload_id,
                 url=location.url,
                 options=options,
-                metadata=metadata,
                 home=self._env.home,
                 instance=self._env.instance,
                 ledgers=self._part(part.number).ledgers,
@@ -375,8 +374,7 @@ class SegmentUpload:
     def _complete_object(self) -> None:
         """Steps 6 to 8."""
         store = self._env.open_store(location_of_record(self.record.location))
-        if self.record.upload_id:
-            self._complete(store)
+        self._complete(store)
         index = encode_index(records.index_of(self.record))
         with suppress(ObjectExists):  # put by an earlier attempt, derived from the same record
             store.put(self.key + INDEX_SUFFIX, index, metadata=self._env.user_metadata("index"), if_absent=True)
@@ -408,21 +406,20 @@ class SegmentUpload:
 
     @property
     def may_leak(self) -> bool:
-        """Whether the store may hold an upload of its key that no record names, and parts are still to be uploaded."""
+        """Whether the store may hold an upload of its key that no record names, and parts are still to be uploaded.
+
+        Then it starts again under another UUID. A listing without an upload proves nothing: it may lag behind, and the
+        request may still be in progress. The pending delete of this UUID is repeated until neither is possible.
+        """
         return self._unsure and not self.record.upload_id and bool(records.missing_parts(self.record))
 
-    def replace_unrecorded(self) -> SegmentUpload:
-        """Start again under another UUID, since the store may hold an upload of this one that no record names.
-
-        A listing without an upload proves nothing: it may lag behind, and the request may still be in progress. The
-        pending delete of this UUID is repeated until neither is possible.
+    def probe_store(self) -> None:
+        """Send a request to its store, before another UUID is used: during an outage every attempt would use one.
 
         Raises:
-            StorageError: The store is unavailable: during an outage every attempt would leave another UUID.
-            AfterglowError: See :meth:`start_again`.
+            StorageError: The store is unavailable.
         """
         self._env.open_store(location_of_record(self.record.location)).list_uploads(self.key)
-        return self.start_again(reason="the store may hold an upload that no record names")
 
     def start_again(
         self, location: TierLocation | None = None, *, reason: str = "the store has lost its upload"
