@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 # An interpreter that is given, as in `make test PYTHON=python3.12`, replaces the one of an existing .venv.
 ifneq ($(origin PYTHON),file)
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))
+DEMO_STAMP := $(VENV)/.installed-demo-$(notdir $(PYTHON))
 REPLACE = test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf $(VENV)
 endif
 UV := uv==0.13.7
@@ -18,28 +20,43 @@ unexport PYTHONDONTWRITEBYTECODE
 
 ## -- Set-up
 
-.PHONY: install
-install: $(STAMP) ## make .venv with the package, all extras and the test tools
-
-$(STAMP): requirements.lock pyproject.toml
+# The package and what a lock file pins in .venv, and then the kernels: $(call install,LOCK FILE,IMAGES OF KERNELS).
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Afterglow needs Python 3.11 or newer; set PYTHON=python3.x")'
 	@$(or $(REPLACE),true)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
-	$(BIN)/uv pip install --quiet --require-hashes --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --require-hashes --python $(BIN)/python -r $(1)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
+	@$(BIN)/python -m afterglow.format._kernels prepare $(2)
 	@touch $@
+endef
+
+.PHONY: install
+install: $(STAMP) ## make .venv with the package, all extras and the test tools
+
+$(STAMP): requirements.lock pyproject.toml
+	$(call install,requirements.lock)
+
+# What the demo needs, without test tools: `make install` adds them to the same environment.
+$(DEMO_STAMP): requirements-demo.lock pyproject.toml
+	$(call install,requirements-demo.lock,kernels)
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --all-extras --group dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --extra serve --extra spark --extra java --extra compile --group demo --constraints requirements.lock \
+	  pyproject.toml -o requirements-demo.lock
 
 .PHONY: wheel
-wheel: $(STAMP) ## build the wheel of pulsar-afterglow into dist/ and try it in an empty environment
+wheel: $(STAMP) ## build the wheels of pulsar-afterglow into dist/, and try those of this machine in an empty environment
 	rm -rf dist
-	$(BIN)/hatchling build -t wheel -d dist
-	$(BIN)/python scripts/check_wheel.py "$$(echo "$$PWD"/dist/*.whl)"
+	AFTERGLOW_WHEEL=x86_64 $(BIN)/hatchling build -t wheel -d dist
+	AFTERGLOW_WHEEL=aarch64 $(BIN)/hatchling build -t wheel -d dist
+	AFTERGLOW_WHEEL=any $(BIN)/hatchling build -t wheel -d dist
+	$(BIN)/python scripts/check_wheel.py "$$PWD"/dist/*.whl
 
 .PHONY: clean
 clean: ## remove .venv, dist and all caches
@@ -68,6 +85,10 @@ proto: $(STAMP) ## generate the protobuf modules from src/afterglow/format/proto
 docs: $(STAMP) ## generate the pages of docs/ that come from code
 	$(BIN)/python scripts/generate_docs.py
 
+.PHONY: pictures
+pictures: $(STAMP) ## take the pictures of the console in docs/ (needs chromium)
+	PYTHONPATH=. $(BIN)/python scripts/take_console_pictures.py
+
 ## -- Tests
 
 .PHONY: test
@@ -76,11 +97,16 @@ test: $(STAMP) lint ## everything that needs only what pip installs
 
 .PHONY: quick
 quick: $(STAMP) ## all tests that start no JVM and no other process
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not pulsar" --quick
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not pulsar" --quick
 
 .PHONY: pulsar-test
 pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, a JDK, go, cargo)
 	$(BIN)/python -m pytest -q -m pulsar
+	$(BIN)/python scripts/spark_matrix.py
+
+.PHONY: spark-matrix
+spark-matrix: $(STAMP) ## tests of Spark 4.0 to 4.3 and of the lowest versions; AFTERGLOW_SPARK=4.0,lowest selects
+	$(BIN)/python scripts/spark_matrix.py
 
 .PHONY: mutants
 mutants: $(STAMP) ## break the code on purpose, one line at a time: each named test must notice ([ONLY=name] [JOBS=2])
@@ -100,7 +126,7 @@ bench: $(STAMP) ## the benchmarks; results go to bench/results/
 ## -- Use
 
 .PHONY: demo
-demo: $(STAMP) ## the main job, from an empty machine
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## the main job, from an empty machine
 	$(BIN)/afterglow demo
 
 .PHONY: help

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -57,7 +59,17 @@ def test_a_command_that_installs_this_package_is_not(text: str) -> None:
 
 
 def test_no_file_recommends_installing_another_project() -> None:
-    files = [ROOT / name for name in ("README.md", "DEVELOP.md", "Makefile", "pyproject.toml", "requirements.lock")]
+    files = [
+        ROOT / name
+        for name in (
+            "README.md",
+            "DEVELOP.md",
+            "Makefile",
+            "pyproject.toml",
+            "requirements.lock",
+            "requirements-demo.lock",
+        )
+    ]
     for folder in ("src", "docs", "examples", "scripts", "bench", "dashboards"):
         files += [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml", ".js", ".html"}]
     assert len(files) > 100
@@ -98,9 +110,12 @@ def test_the_page_names_every_extra() -> None:
 
 def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    environment = {**os.environ, "AFTERGLOW_WHEEL": "any"}
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300, env=environment)
     (wheel,) = tmp_path.glob("*.whl")
-    assert f"dist/{wheel.name}[" in PAGE.text
+    name, version, tag = wheel.name.split("-", 2)
+    assert f"'{name.replace('_', '-')}[serve,spark,java]=={version}'" in PAGE.text
+    assert f"`…-{tag}`" in PAGE.text
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
         (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -111,8 +126,39 @@ def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) 
     assert set(head.get_all("Provides-Extra", [])) == set(EXTRAS)
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"afterglow", "pyspark_afterglow"}
     assert "afterglow/py.typed" in names
+    assert [name for name in names if name.endswith((".so", ".o", ".json"))] == []
     kit = {name for name in names if name.startswith("afterglow/testing/")}
     assert kit == {f"afterglow/testing/{name}.py" for name in ("__init__", "memory_hot", "offloaders")}
+
+
+def test_the_source_distribution_has_no_machine_code(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as opened:
+        names = opened.getnames()
+    assert [name for name in names if name.endswith(".so")] == []
+    assert any(name.endswith("/hatch_build.py") for name in names)
+
+
+def test_an_unknown_machine_is_no_wheel(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    environment = {**os.environ, "AFTERGLOW_WHEEL": "vax"}
+    done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode
+    assert "unknown machine in AFTERGLOW_WHEEL: vax; choose from x86_64, aarch64, any" in done.stdout + done.stderr
+
+
+def test_the_requirements_are_those_that_the_page_and_the_locks_name() -> None:
+    assert {re.split(r"\W", requirement)[0] for requirement in EXTRAS["compile"]} == {"numba"}
+    assert not [name for name in PROJECT["dependencies"] if "numba" in name or "llvmlite" in name]
+    full, demo = (pinned(ROOT / name) for name in ("requirements.lock", "requirements-demo.lock"))
+    assert demo <= full
+    unneeded = {"playwright", "ruff", "mypy", "moto", "pytest", "duckdb", "polars", "hypothesis"}
+    assert {name.partition("==")[0] for name in demo}.isdisjoint(unneeded)
+
+
+def pinned(lock: Path) -> set[str]:
+    return set(re.findall(r"^[\w.-]+==[\w.]+", lock.read_text(), re.MULTILINE))
 
 
 @pytest.mark.pulsar

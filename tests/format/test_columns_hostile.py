@@ -79,7 +79,7 @@ def sample(codec: Codec, *, batched: bool) -> bytes:
         metadata.num_messages_in_batch = 2
         payload = encode_batch([(SingleMessageMetadata(**fields), b"one"), (SingleMessageMetadata(), b"")])
     else:
-        metadata.MergeFrom(MessageMetadata(**fields))
+        metadata.MergeFrom(MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields))
     metadata.compression = CompressionType.ValueType(int(codec))
     metadata.uncompressed_size = len(payload)
     return encode_broker_metadata(7, 8) + encode_entry(metadata, compress(codec, payload))

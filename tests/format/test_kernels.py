@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from afterglow.format._kernels import calls, checksum, expand, layout, native, primitives, rows
+from afterglow.format._kernels import calls, checksum, expand, layout, primitives, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -263,23 +263,10 @@ def test_varints_are_read(value: int, longer: int) -> None:
     assert read_varint(padded) == ((value, len(padded)) if len(padded) <= 10 else (value, primitives.TORN))
 
 
-# --- the compiled file ---------------------------------------------------------------------------------------------
+# --- the compiled library ------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_file_of_kernels_is_not_loaded(tmp_path: Path) -> None:
-    native.kernels()
-    files = (directory / f"kernels-{native._digest()}.bin" for directory in native._directories())
-    data = next(file for file in files if file.exists()).read_bytes()
-    copy = tmp_path / "copy.bin"
-    copy.write_bytes(data)
-    assert native._load(copy) is not None
-    for broken in (b"", data[:10], data[:-1], data + b"x", data[:-1] + bytes([data[-1] ^ 1]), b"X" + data[1:]):
-        copy.write_bytes(broken)
-        assert native._load(copy) is None
-    assert native._load(tmp_path / "none.bin") is None
-
-
-def test_a_second_process_decodes_without_numba(tmp_path: Path) -> None:
+def test_a_second_process_decodes_without_a_compiler(tmp_path: Path) -> None:
     calls.text_kind(array_of(b"x"), np.array([0, 1], np.int32))  # compiled by now
     code = (
         "import sys\n"
@@ -288,7 +275,9 @@ def test_a_second_process_decodes_without_numba(tmp_path: Path) -> None:
         "data = frame_entries([b'bad'])\n"
         "(messages,) = decode_messages(data, scan_frames(data, 0), 1)\n"
         "assert len(messages.unreadable) == 1\n"
-        "assert 'numba' not in sys.modules\n"
+        "assert not {'numba', 'llvmlite'} & set(sys.modules)\n"
+        # It takes a second to import, and pyarrow does so for some conversions.
+        "assert 'pandas' not in sys.modules\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environment, cwd=tmp_path)

@@ -292,7 +292,7 @@ class _BatchDecoder:
         name = field.name
         validity = outputs.buffers.get(_VALID.get(name, -1))
         if name == "ledger_id":
-            return pa.array(np.full(n, self.ledger_id, np.int64))
+            return long_array(np.full(n, self.ledger_id, np.int64))
         if name == "properties":
             return self._properties(outputs, arena, n)
         if name in _TEXTS:
@@ -370,6 +370,13 @@ class _Outputs:
 
     def array(self, output: int, kind: type[np.generic]) -> NDArray[Any]:
         return np.frombuffer(self.buffers[output], kind)
+
+
+def long_array(values: NDArray[np.int64]) -> pa.Array:
+    """Return an Arrow array of the same memory; ``pa.array`` would import pandas, if it is installed, for a second."""
+    assert values.flags.c_contiguous
+    assert values.dtype == np.int64
+    return pa.Array.from_buffers(pa.int64(), values.size, [None, pa.py_buffer(values)])
 
 
 def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Buffer, text: pa.Buffer) -> pa.Array:

@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from afterglow.errors import CorruptEntry
+from afterglow.format._kernels import layout
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -47,12 +48,7 @@ class Codec(IntEnum):
     SNAPPY = 4
 
 
-MAX_EXPANSION: Final = {
-    Codec.LZ4: 255,  # each byte that lengthens a match or literal adds at most 255
-    Codec.ZLIB: 1032,  # a match of 258 bytes takes at least two bits
-    Codec.ZSTD: 32768,  # a run of one byte: 128 KiB from four bytes
-    Codec.SNAPPY: 22,  # a copy of 64 bytes takes at least three
-}
+MAX_EXPANSION: Final = {codec: layout.MAX_EXPANSION[codec] for codec in Codec if codec}
 """Largest number of bytes that one compressed byte can expand to."""
 
 _ARROW_NAMES: Final = {Codec.LZ4: "lz4_raw", Codec.ZSTD: "zstd", Codec.SNAPPY: "snappy"}

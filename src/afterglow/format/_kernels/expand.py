@@ -12,7 +12,6 @@ from numba import njit
 from afterglow.format._kernels import layout
 from afterglow.format._kernels.build import kernel
 from afterglow.format._kernels.primitives import copy, copy16, get, put, put8, u8, u16
-from afterglow.format.compression import MAX_EXPANSION, Codec
 
 
 @njit
@@ -128,8 +127,8 @@ def lz4_expand(source, start, end, readable, target, size):
     return False
 
 
-_LAST_CODEC = int(max(Codec))
-_EXPANSION = tuple(MAX_EXPANSION.get(codec, 1) for codec in Codec)
+_LAST_CODEC = len(layout.MAX_EXPANSION) - 1
+_EXPANSION = layout.MAX_EXPANSION
 """By codec, the largest number of bytes that one stored byte can expand to."""
 
 _PLAUSIBLE = 16

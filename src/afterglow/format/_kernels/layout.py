@@ -149,3 +149,12 @@ A row takes up to 142 bytes in all columns before any text, a message in a batch
 300 MB, and are twice as many as fit in an uncompressed batch of 5 MiB. Without a limit, ten kilobytes of ZSTD would
 require six gigabytes.
 """
+
+# Largest number of bytes that one compressed byte can expand to, by the codec's number on the wire.
+MAX_EXPANSION = (
+    1,
+    255,  # LZ4: each byte that lengthens a match or literal adds at most 255
+    1032,  # zlib: a match of 258 bytes takes at least two bits
+    32768,  # zstd: a run of one byte: 128 KiB from four bytes
+    22,  # Snappy: a copy of 64 bytes takes at least three
+)
