@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
+from py4j import protocol
+from py4j.java_gateway import GatewayClient, GatewayParameters
+from py4j.protocol import Py4JNetworkError
 
-from afterglow.spark.log_filter import filter_lines
+from afterglow.spark.log_filter import filter_lines, is_not_py4j_chatter
 
 DISCONNECT = """\
 Traceback (most recent call last):
@@ -74,3 +79,18 @@ def test_the_stderr_of_a_process_is_filtered() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True, env=os.environ
     )
     assert (done.stdout, done.stderr) == ("", "a word")
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_commands_that_the_end_of_the_jvm_interrupts_are_not_logged(
+    caplog: pytest.LogCaptureFixture, *, retried: bool
+) -> None:
+    client = GatewayClient(gateway_parameters=GatewayParameters())
+    client._get_connection = Mock(return_value=Mock(send_command=Mock(side_effect=Py4JNetworkError("empty"))))
+    client._should_retry = Mock(side_effect=[retried, False])
+    with caplog.at_level(logging.INFO):
+        assert client.send_command("c") == protocol.ERROR
+    assert {record.name for record in caplog.records} == {"root"}
+    assert not any(is_not_py4j_chatter(record) for record in caplog.records)
+    assert is_not_py4j_chatter(logging.LogRecord("root", logging.INFO, __file__, 1, "ours", (), None))
+    assert is_not_py4j_chatter(logging.LogRecord("py4j", logging.ERROR, "py4j/x.py", 1, "theirs", (), None))

@@ -37,6 +37,11 @@ def test_a_malformed_master_is_refused_with_the_option_and_the_cure(master: str)
         is_local(master)
 
 
+def test_a_server_of_spark_connect_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--master sc://h:15002 \(sparkMaster\) is a server of Spark Connect"):
+        is_local("sc://h:15002")
+
+
 def test_the_masters_of_a_standalone_cluster_are_on_known_hosts() -> None:
     assert master_hosts("spark://one:7077,two:7078,[::1]:7079") == ("one", "two", "::1")
     assert master_hosts("k8s://https://h:443") == master_hosts("yarn") == ()

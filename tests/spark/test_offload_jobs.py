@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from crc32c import crc32c
+from tests.support.served_topics import eventually
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, ConfigError, LedgerMissing, MissingDependency
 from afterglow.format.blocks import plan_v1
-from afterglow.format.objects import INSTANCE_KEY
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.paths import HotLogPaths
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask
-from afterglow.spark.jvm import jvm_process
+from afterglow.spark.jvm import active_session, jvm_process
 from afterglow.spark.offload_jobs import SparkRunner, describe, explain, group_count
 from afterglow.storage import open_store
+from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,19 +56,19 @@ class Home:
         self._file = HotLogPaths(path).instance
 
     def task(self, number: int = 1, **changes: object) -> PartTask:
+        (self.path / "tier").mkdir(exist_ok=True)
+        url, key = (self.path / "tier").as_uri(), f"object-{number}"
         given: dict[str, object] = {
             "topic": f"public/default/persistent/{self.path.name}",
-            "key": f"object-{number}",
+            "key": key,
             "number": number,
-            "upload_id": None,
-            "url": (self.path / "tier").as_uri(),
+            "upload_id": open_store(url).create_upload(key).upload_id,
+            "url": url,
             "options": (),
-            "metadata": ((INSTANCE_KEY, self.instance),),
             "home": str(self.path),
             "instance": self.instance,
             "ledgers": (LedgerPart(self.ledger_id, self.plans),),
         }
-        (self.path / "tier").mkdir(exist_ok=True)
         return PartTask(**(given | changes))  # type: ignore[arg-type]  # fields by name
 
     def hold(self) -> None:
@@ -98,8 +98,10 @@ class Home:
         os.close(self._pipe)
 
     def stored(self, task: PartTask) -> int:
-        """Checksum of a task's object."""
-        return crc32c(open_store(task.url).get(task.key))
+        """Checksum of the part that a task has uploaded."""
+        (part,) = open_store(task.url).list_parts(Upload(task.key, task.upload_id))
+        assert part.crc32c is not None
+        return part.crc32c
 
 
 class Results:
@@ -153,6 +155,7 @@ def settled(runner: SparkRunner) -> JobCounts:
     return counts
 
 
+@pytest.mark.spark("offload")
 def test_every_task_of_a_job_is_done_and_reported_once(runner: SparkRunner, home: Home) -> None:
     tasks = [home.task(number) for number in range(1, 8)]
     results = Results()
@@ -206,6 +209,7 @@ def test_a_job_does_not_wait_for_an_earlier_one(runner: SparkRunner, home: Home,
     assert slow.next()[1].error is None
 
 
+@pytest.mark.spark("offload")
 def test_a_killed_worker_costs_a_retry_not_an_offload(runner: SparkRunner, home: Home, other: Home) -> None:
     other.hold()
     results = Results()
@@ -348,6 +352,43 @@ def test_closing_ends_spark_and_its_workers_while_a_task_runs(
     runner.close()
     assert results.all == []
     other.release()
+
+
+@pytest.mark.own_spark
+def test_spark_and_its_workers_are_started_ahead_of_the_first_job(home: Home, shared_spark: SharedSpark) -> None:
+    shared_spark.end()
+    with contextlib.closing(SparkRunner("local[2]")) as runner:
+        runner.prepare()
+        runner.prepare()
+
+        def is_prepared() -> bool:
+            session = active_session()
+            if session is None:
+                return False
+            tracker = session.sparkContext.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("prepare")]
+            return [job.status for job in jobs if job is not None] == ["SUCCEEDED"]
+
+        eventually(is_prepared, lambda: "Spark was not started, or its workers failed")
+        assert runner.counts().succeeded == 0  # it is not an offload job
+        session = active_session()
+        runner.submit([home.task()], results := Results())
+        assert results.next()[1].error is None
+        assert active_session() is session
+        assert session is not None
+        assert len(session.sparkContext.statusTracker().getJobIdsForGroup("prepare")) == 1
+
+
+@pytest.mark.own_spark
+def test_a_spark_that_cannot_start_is_reported_ahead_of_the_first_job_and_by_it(
+    home: Home, shared_spark: SharedSpark, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared_spark.end()
+    with contextlib.closing(SparkRunner("local[2]", properties={"spark.driver.memory": "much"})) as runner:
+        runner.prepare()
+        eventually(lambda: "Spark did not start ahead of the first offload" in caplog.text, lambda: caplog.text)
+        runner.submit([home.task()], results := Results())
+        assert "its Spark job failed" in str(results.next()[1].error)
 
 
 def test_a_runner_without_jobs_starts_nothing() -> None:

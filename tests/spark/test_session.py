@@ -163,7 +163,7 @@ def test_ctrl_c_while_the_jvm_starts_leaves_no_jvm_behind() -> None:
 
 def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'pyspark>=4.2'"), local_session():
+    with pytest.raises(MissingDependency, match=r"pip install 'pyspark>=4.0'"), local_session():
         pass
 
 

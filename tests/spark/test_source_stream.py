@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -41,15 +42,20 @@ class Query:
     def rows(self) -> list[tuple[Any, ...]]:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
 
+    def follow(self, *steps: Callable[[], object], **options: str) -> None:
+        """Read what there is, and again after each step, with a query that does not end by itself."""
+        query = self._writer(lambda _: None, options).trigger(processingTime="0 seconds").start()
+        try:
+            query.processAllAvailable()
+            for step in steps:
+                step()
+                query.processAllAvailable()
+        finally:
+            query.stop()
+
     def run(self, before: Callable[[int], None] = lambda _: None, **options: str) -> None:
         """Read up to the current end; ``before`` is called with the number of each batch before it is kept."""
-
-        def keep(frame: DataFrame, number: int) -> None:
-            before(number)
-            self.batches[number] = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
-
-        reader = self._spark.readStream.format("afterglow").options(**(self._options | options))
-        writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
+        writer = self._writer(before, options)
         for attempts_left in reversed(range(6)):
             query = writer.trigger(availableNow=True).start()
             try:
@@ -62,6 +68,14 @@ class Query:
                 return
             finally:
                 self.progress += [json.loads(each.json) for each in query.recentProgress]
+
+    def _writer(self, before: Callable[[int], None], options: dict[str, str]) -> DataStreamWriter:
+        def keep(frame: DataFrame, number: int) -> None:
+            before(number)
+            self.batches[number] = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
+
+        reader = self._spark.readStream.format("afterglow").options(**(self._options | options))
+        return reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
 
 
 def scan(home: Path) -> list[tuple[Any, ...]]:
@@ -77,6 +91,7 @@ def some(draw: random.Random, count: int) -> list[bytes]:
     ]
 
 
+@pytest.mark.spark("stream", "available-now", "admission-control")
 def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -114,6 +129,61 @@ def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
     assert all(text.count(":") == 2 for text in offset.values())
 
 
+@pytest.mark.spark("stream")
+def test_a_query_that_follows_a_topic_reads_every_message_once_in_limited_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    home, limit = tmp_path / "home", 8
+    home.mkdir()
+
+    def write(count: int) -> None:
+        with ServerHome(home) as server:
+            server.write("t", some(random.Random(count), count))
+
+    def entries(number: int) -> int:
+        return len({row[1:3] for row in query.batches[number]})
+
+    def fail(_: int) -> None:
+        raise ZeroDivisionError("raised by the sink")
+
+    write(20)
+    query = Query(spark, home, tmp_path / "checkpoint", maxEntriesPerTrigger=str(limit))
+    query.follow(lambda: write(21))
+    assert sorted(query.rows) == sorted(scan(home))
+    read = [entries(number) for number in sorted(query.batches)]
+    assert sum(read) == 41
+    assert max(read[1:]) <= limit  # on releases without limits, the first batch has all that there is
+    write(22)
+    query.follow()  # from the checkpoint
+    assert sorted(query.rows) == sorted(scan(home))
+    write(23)
+    with pytest.raises(Exception, match="raised by the sink"):
+        query.run(fail)
+    query.run()  # before Spark 4.2 this only repeats the batch that failed
+    write(24)
+    query.run()
+    query.run()
+    assert sorted(query.rows) == sorted(scan(home))
+
+
+@pytest.mark.spark("stream")
+def test_a_query_from_the_latest_message_reads_what_comes_after_its_start(spark: SparkSession, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def write(value: bytes) -> None:
+        with ServerHome(home) as server:
+            server.write("t", [message(value)])
+
+    write(b"before")
+    query = Query(spark, home, tmp_path / "checkpoint", start="latest")
+    query.follow(lambda: write(b"first"), lambda: write(b"second"))
+    write(b"third")
+    query.follow()
+    assert [row[-1] for row in query.rows] == [b"first", b"second", b"third"]
+
+
+@pytest.mark.spark("available-now", "admission-control")
 def test_new_messages_during_an_available_now_query_wait_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
     with ServerHome(tmp_path) as server:
         server.write("t", some(random.Random(1), 20))

@@ -101,6 +101,7 @@ def test_columns_have_the_types_of_the_schema(spark: SparkSession, home: Path) -
     )
 
 
+@pytest.mark.spark("batch")
 def test_values_are_those_that_were_sent_and_those_of_a_scan(spark: SparkSession, home: Path) -> None:
     frame = load(spark, home, "records", columns="entry_id,value,_corrupt,tier")
     table = frame.toArrow()
@@ -124,6 +125,7 @@ def test_values_are_those_that_were_sent_and_those_of_a_scan(spark: SparkSession
     assert table["_corrupt"].to_pylist() == [None, "schema version 0: either.member_long: it ends too early", None]
 
 
+@pytest.mark.spark("batch")
 def test_fields_are_used_in_queries(spark: SparkSession, home: Path) -> None:
     frame = load(spark, home, "records").filter("_corrupt is null and value.amount < 0")
     row = frame.selectExpr(

@@ -138,8 +138,8 @@ def test_executors_that_share_no_disk_offload_the_same_bytes(home: Path, s3: S3S
         "offloadTasksReadFiles": str(reason is None).lower(),
     }
     with (
-        standalone_cluster(tmp_path, hidden=home if reason is None else None) as master,
-        offloading(home, s3, "afar", master, **spark) as served,
+        standalone_cluster(tmp_path, hidden=[home] if reason is None else []) as cluster,
+        offloading(home, s3, "afar", cluster.url, **spark) as served,
     ):
         afar = {topic: offload(served, topic) for topic in BYTES}
         assert served.stop() == 0

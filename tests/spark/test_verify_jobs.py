@@ -61,6 +61,7 @@ def by_object(found: Iterator[tuple[CommittedObject, tuple[Finding, ...]]]) -> d
     return {target.key: findings for target, findings in found}
 
 
+@pytest.mark.spark("verify")
 def test_a_job_finds_what_this_process_finds(spark: SparkSession, world: OffloadedTopic) -> None:
     due = committed(world)
     assert len(due) == 5
@@ -128,6 +129,7 @@ def test_a_store_that_fails_does_not_stop_the_verification_of_other_objects(
     assert [finding.kind for finding in found[due[4].key]] == [FindingKind.DAMAGED_BLOCK]
 
 
+@pytest.mark.spark("verify")
 def test_a_killed_task_is_retried_and_its_findings_are_reported_once(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:

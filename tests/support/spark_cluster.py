@@ -5,10 +5,13 @@ Its executors can be kept from seeing directories of this machine, as if they ra
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,22 +22,42 @@ from tests.support.servers import running
 from afterglow.spark.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["can_hide", "standalone_cluster"]
+__all__ = ["StandaloneCluster", "can_hide", "standalone_cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneCluster:
+    """A running cluster."""
+
+    url: str
+    """The master's address."""
+    workers: tuple[Path, ...]
+    """Files with the process ids of workers."""
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker with its executors, as the end of its machine would."""
+        os.killpg(int(self.workers[number].read_text()), signal.SIGKILL)
 
 
 @contextmanager
-def standalone_cluster(directory: Path, *, workers: int = 2, hidden: Path | None = None) -> Iterator[str]:
-    """Run a cluster on 127.0.0.1 until the block ends.
+def standalone_cluster(
+    directory: Path,
+    *,
+    workers: int = 2,
+    hidden: Sequence[Path] = (),
+    spark_home: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[StandaloneCluster]:
+    """Run a cluster on 127.0.0.1 until the block ends. Workers register with the master in their own time.
 
     Args:
         directory: Where workers keep their files.
         workers: How many, of one core each.
-        hidden: A directory that executors see empty; :func:`can_hide` tells whether that can be.
-
-    Yields:
-        The master's address. Workers register with it in their own time.
+        hidden: Directories that executors see empty; :func:`can_hide` tells whether that can be.
+        spark_home: The PySpark of master and workers; None: that of this process.
+        environment: Variables of workers beside our own.
 
     Raises:
         ServerUnavailable: It does not start.
@@ -42,8 +65,8 @@ def standalone_cluster(directory: Path, *, workers: int = 2, hidden: Path | None
     """
     import pyspark
 
-    home = Path(pyspark.__file__).parent
-    environment = {"JAVA_HOME": str(find_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    home = spark_home or Path(pyspark.__file__).parent
+    variables = {"JAVA_HOME": str(find_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
     deploy = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy"]
     listen = ["--host", "127.0.0.1", "--webui-port", "0", "--port"]
 
@@ -51,16 +74,19 @@ def standalone_cluster(directory: Path, *, workers: int = 2, hidden: Path | None
         return [deploy[0], f"{deploy[1]}.master.Master", *listen, str(port)]
 
     with ExitStack() as stack:
-        url = f"spark://127.0.0.1:{stack.enter_context(running(master, environment))}"
+        url = f"spark://127.0.0.1:{stack.enter_context(running(master, variables))}"
+        pids = tuple(directory / f"worker-{number}.pid" for number in range(workers))
         for number in range(workers):
 
             def worker(port: int, number: int = number) -> Sequence[str]:
                 room = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
                 command = [deploy[0], f"{deploy[1]}.worker.Worker", *listen, str(port), *room, url]
-                return command if hidden is None else _hiding(hidden, command)
+                # The process keeps its id through every exec, and leads its process group.
+                noted = ["sh", "-c", f'echo $$ > {shlex.quote(str(pids[number]))} && exec "$@"', "sh"]
+                return [*noted, *(_hiding(hidden, command) if hidden else command)]
 
-            stack.enter_context(running(worker, environment))
-        yield url
+            stack.enter_context(running(worker, {**variables, **(environment or {})}))
+        yield StandaloneCluster(url, pids)
 
 
 @cache
@@ -72,12 +98,12 @@ def can_hide() -> str | None:
         probe = Path(directory, "probe")
         probe.touch()
         found = subprocess.run(
-            _hiding(Path(directory), ["test", "!", "-e", str(probe)]), capture_output=True, text=True, check=False
+            _hiding([Path(directory)], ["test", "!", "-e", str(probe)]), capture_output=True, text=True, check=False
         )
     return None if found.returncode == 0 else f"no mount of one's own can be had here: {found.stderr.strip()}"
 
 
-def _hiding(hidden: Path, command: Sequence[str]) -> Sequence[str]:
-    """The command with mounts of its own, in which a directory is empty; as root in its own eyes, if need be."""
-    mount = f"mount -t tmpfs tmpfs {shlex.quote(str(hidden))} && exec {shlex.join(command)}"
-    return ["unshare", "--mount", "--map-root-user", "sh", "-c", mount]
+def _hiding(hidden: Sequence[Path], command: Sequence[str]) -> Sequence[str]:
+    """The command with mounts of its own, in which directories are empty; as root in its own eyes, if need be."""
+    mounts = [f"mount -t tmpfs tmpfs {shlex.quote(str(directory))}" for directory in hidden]
+    return ["unshare", "--mount", "--map-root-user", "sh", "-c", " && ".join([*mounts, f"exec {shlex.join(command)}"])]

@@ -18,6 +18,7 @@ from afterglow.cli import parameters
 from afterglow.cli.app import DONE, app
 from afterglow.cli.output import PrintableFormatter
 from afterglow.errors import ConfigError
+from afterglow.spark.log_filter import is_not_py4j_chatter
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -100,8 +101,8 @@ def serve(
     check_exposure(config, insecure=insecure)
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(is_not_py4j_chatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection that it closes
     _keep_private(home)
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):

@@ -42,7 +42,7 @@ from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.source.connect import connect
 from afterglow.spark.errors import summarize
-from afterglow.spark.jvm import HadoopFiles
+from afterglow.spark.jvm import HadoopFiles, require_driver
 from afterglow.spark.session import QUIET, local_session, spark_properties
 
 if TYPE_CHECKING:
@@ -76,10 +76,12 @@ class ExportDirectory(HadoopFiles):
 
     Raises:
         ConfigError: The target is a whole bucket or file system, which has no directory beside it.
+        NotSupported: The session is one of Spark Connect.
         AfterglowError: There is no such file system.
     """
 
     def __init__(self, session: SparkSession, target: str) -> None:
+        require_driver(session, "an export")
         scheme, separator, rest = target.partition("://")
         self._local = None
         if separator and scheme != "file":
@@ -222,21 +224,38 @@ class TopicExport:
             ConfigError: The directory holds another export, or other files.
             AfterglowError: The topic cannot be read, or the files cannot be written.
         """
+        from afterglow.spark.datasource.releases import AVAILABLE_NOW, is_available  # noqa: PLC0415 - imports Spark
+
         self._directory.migrate()
         with self._directory.exclusive():
             self._claim_directory()
-            query = self._start(every_s)
-            try:
-                while not self._has_ended(query):
-                    self._count(query)
-                    on_progress(self.progress)
-            except Exception:
-                # Not for an interruption: stop() waits for the batch, and the end of the session ends the query.
-                if query.isActive:
-                    query.stop()
-                raise
-            self._count(query)
+            is_unfinished = self._has_unfinished_batch()
+            self._run_query(every_s, on_progress)
+            if is_unfinished and every_s is None and not is_available(AVAILABLE_NOW):
+                self._run_query(every_s, on_progress)  # the first one has only repeated the batch
         return self.progress
+
+    def _run_query(self, every_s: float | None, on_progress: Callable[[ExportProgress], None]) -> None:
+        query = self._start(every_s)
+        try:
+            while not self._has_ended(query):
+                self._count(query)
+                on_progress(self.progress)
+        except Exception:
+            # Not for an interruption: stop() waits for the batch, and the end of the session ends the query.
+            if query.isActive:
+                query.stop()
+            raise
+        self._count(query)
+
+    def _has_unfinished_batch(self) -> bool:
+        """Whether an earlier run has planned a batch that is not recorded as done."""
+        checkpoint = self._state(_CHECKPOINT)
+        planned, done = (
+            {int(name) for name in self._directory.names(f"{checkpoint}/{log}") if name.isdecimal()}
+            for log in ("offsets", "commits")
+        )
+        return max(planned, default=-1) > max(done, default=-1)
 
     @property
     def progress(self) -> ExportProgress:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import AfterglowError, MissingDependency
+from afterglow.errors import AfterglowError, ConfigError, MissingDependency, NotSupported
 from afterglow.spark.log_filter import filtered_stderr
 
 if TYPE_CHECKING:
@@ -49,6 +49,38 @@ def pyspark_classes() -> tuple[Any, Any]:
 def spark_missing() -> MissingDependency:
     """The error for a missing PySpark."""
     return MissingDependency.of_extra("Spark is not installed", "spark")
+
+
+# --- Spark Connect ---
+
+
+def require_no_connect() -> None:
+    """Verify that PySpark would start a driver in this process, rather than use a server of Spark Connect.
+
+    Raises:
+        ConfigError: The environment, or a session of this process, selects Spark Connect.
+    """
+    address = os.environ.get("SPARK_REMOTE")
+    if address is None and "SPARK_CONNECT_MODE_ENABLED" not in os.environ:
+        return
+    named = "" if address is None else f" (SPARK_REMOTE={address.partition('/;')[0]})"  # parameters may be secrets
+    raise ConfigError(
+        f"this process uses Spark Connect{named}, and export, verify --deep and offload need a Spark driver in their "
+        "own process: run them in a process without SPARK_REMOTE and without a session of Spark Connect"
+    )
+
+
+def require_driver(session: SparkSession, operation: str) -> None:
+    """Verify that the driver of a session is in this process.
+
+    Raises:
+        NotSupported: The session is one of Spark Connect.
+    """
+    if type(session).__module__.startswith("pyspark.sql.connect."):
+        raise NotSupported(
+            f"{operation} needs a Spark driver in its own process, and the session is one of Spark Connect; use a "
+            "session with a master, such as spark://HOST:7077, in another process"
+        )
 
 
 # --- the process ---

@@ -1,4 +1,4 @@
-"""Filter for the standard error of Spark's JVM: drops output that does not indicate a problem.
+"""Filters for output of Spark that does not indicate a problem: lines of its JVM, and log records of Py4J.
 
 Java warns about an incubator module that Spark enables. A Python process of Spark that writes while its peer closes the
 connection, as at the end of every stream, prints a stack. All other lines pass unchanged.
@@ -6,8 +6,10 @@ connection, as at the end of every stream, prints a stack. All other lines pass 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -50,6 +52,16 @@ def filter_lines(lines: Iterable[str]) -> Iterator[str]:
             yield line
     if held and not error.startswith(_DISCONNECTS):
         yield from held
+
+
+def is_not_py4j_chatter(record: logging.LogRecord) -> bool:
+    """Whether to log a record: not if Py4J logs it below WARNING, or on the root logger.
+
+    Py4J logs every connection that it closes, and on the root logger the stack of every command that the end of the JVM
+    interrupts, whose callers get an error anyway.
+    """
+    is_py4j = PurePath(record.pathname).parent.name == "py4j"
+    return not is_py4j or (record.levelno >= logging.WARNING and record.name != "root")
 
 
 def filtered_stderr() -> int:

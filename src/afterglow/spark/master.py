@@ -35,6 +35,12 @@ def is_local(master: str) -> bool:
     """
     if _LOCAL.fullmatch(master) is not None:
         return True
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"--master {master} (sparkMaster) is a server of Spark Connect, which runs no jobs of Afterglow: export, "
+            "verify --deep and offload need a Spark driver in their own process; give the master of the cluster, such "
+            "as spark://HOST:7077"
+        )
     if _REMOTE.fullmatch(master) is None:
         raise ConfigError(
             f"--master {master} (sparkMaster) is malformed: use local[*] or local[N], spark://HOST:7077, yarn or "

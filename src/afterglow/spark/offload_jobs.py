@@ -5,8 +5,8 @@ their results are then reported together. Jobs run side by side, each in a sched
 gives every job its share of the workers and none waits for another to end. At most ``max_jobs`` run at a time; further
 ones queue. Memory is bounded by the workers: each runs one task at a time, and a task holds one part.
 
-The first job starts Spark, on a thread, and it runs until :meth:`SparkRunner.close`. If its JVM has died, the next job
-starts another.
+:meth:`SparkRunner.prepare` or the first job starts Spark, on a thread, and it runs until :meth:`SparkRunner.close`. If
+its JVM has died, the next job starts another.
 """
 
 from __future__ import annotations
@@ -101,11 +101,20 @@ class SparkRunner:
         self._counters = JobCounters()
         self._lock = threading.Lock()
         self._running: _RunningSpark | None = None
+        self._prepared = False
         self._closed = False
+
+    def prepare(self) -> None:
+        """Start Spark and its Python workers in the background; see the protocol."""
+        if self._prepared:
+            return
+        self._prepared = True
+        self._submit_to(self._threads, self._prepare)
 
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         """Run tasks as one job; see the protocol."""
         job = _OffloadJob(next(self._numbers), tuple(tasks), done, set(range(len(tasks))))
+        self._prepared = True
         self._jobs[job.number] = job
         self._counters.begun()
         self._submit_to(self._threads, self._run, job)
@@ -127,6 +136,17 @@ class SparkRunner:
         self._end_spark()
         self._threads.shutdown(cancel_futures=True)
         self._reports.shutdown(cancel_futures=True)
+
+    def _prepare(self) -> None:
+        """Start Spark, and run a job without work in every worker: it starts them and compiles what any job runs."""
+        try:
+            context = self._spark().context
+            context.setJobGroup("prepare", "start Python workers")
+            workers = context.defaultParallelism
+            context.parallelize(range(workers), workers).foreach(start_worker)
+        except Exception as error:  # noqa: BLE001 - of any kind: the first job reports it to its tasks
+            if not self._closed:
+                _log.warning("Spark did not start ahead of the first offload; that one tries again: %s", explain(error))
 
     def _run(self, job: _OffloadJob) -> None:
         """Run a job to its end, on a thread of the pool."""
@@ -220,6 +240,13 @@ class SparkRunner:
                 running.stack.close()
             except Exception as error:  # noqa: BLE001 - it has ended either way
                 _log.warning("Spark did not end cleanly: %s", _shortened(str(error), 500))
+
+
+def start_worker(_: int) -> None:
+    """Load the kernels in a worker; unpickling this function has imported what tasks run."""
+    from afterglow.format._kernels.native import kernels  # noqa: PLC0415 - the driver does not need it
+
+    kernels()
 
 
 def group_count(tasks: Sequence[Task], workers: int) -> int:

@@ -35,6 +35,7 @@ from afterglow.spark.jvm import (
     jvm_process,
     kill_soon,
     pyspark_classes,
+    require_no_connect,
     spark_missing,
     start_jvm,
 )
@@ -42,7 +43,7 @@ from afterglow.spark.master import is_local, with_attempts
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -112,10 +113,12 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
 
     Raises:
         MissingDependency: PySpark or a Java is missing.
-        ConfigError: The process already runs a session of ours with other settings, or the master is malformed.
+        ConfigError: The process already runs a session of ours with other settings, or one of Spark Connect; or the
+            master is malformed.
     """
+    require_no_connect()
     asked = {"spark.master": with_attempts(master), "spark.app.name": app_name, **conf}
-    used = _acquire({**_defaults(), **(_local_defaults() if is_local(master) else {}), **asked})
+    used = _acquire({**_defaults(), **(_local_defaults() if is_local(master) else _cluster_defaults(asked)), **asked})
     try:
         yield used.session
     except (KeyboardInterrupt, SystemExit):
@@ -168,6 +171,12 @@ def _local_defaults() -> dict[str, str]:
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.pyspark.python": sys.executable,
     }
+
+
+def _cluster_defaults(asked: Mapping[str, str]) -> dict[str, str]:
+    """The interpreter of executors, also for tasks of a data source: these run that of the driver by default."""
+    python = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    return {} if python is None else {"spark.sql.execution.pyspark.python": python}
 
 
 def _acquire(settings: dict[str, str]) -> _SharedSession:

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from afterglow.errors import AfterglowError, NotSupported
 from afterglow.spark.errors import summarize
+from afterglow.spark.jvm import require_driver
 from afterglow.verify.deep import merge_results, portions, verify_portion
 from afterglow.verify.findings import FindingKind
 from afterglow.verify.objects import DriverCopies
@@ -61,6 +62,9 @@ class SparkVerifier:
     """An :class:`~afterglow.verify.deep.ObjectVerifier` that reads every byte, in Spark jobs.
 
     It calls ``progress`` when a portion is verified.
+
+    Raises:
+        NotSupported: The session is one of Spark Connect.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class SparkVerifier:
         instance: str,
         progress: ByteProgress | None = None,
     ) -> None:
+        require_driver(session, "a verification")
         self._context: Any = session.sparkContext
         self._stores = stores
         self._instance = instance

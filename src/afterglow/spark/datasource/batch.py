@@ -1,105 +1,25 @@
-"""Batch reads: planned in the driver from one read of metadata, executed in tasks.
-
-Filters of the query, if they are pushed down, narrow the plan. They need not be exact: Spark applies them again.
-"""
+"""Batch reads: planned in the driver from one read of metadata, executed in tasks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader
 
+from afterglow.spark.datasource.bounds import FilterBounds
 from afterglow.spark.datasource.offsets import Point
 from afterglow.spark.datasource.tasks import PlainErrors, pack_splits, read_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter, InputPartition
+    from pyspark.sql.datasource import InputPartition
 
     from afterglow.read.splits import Split
     from afterglow.source.connect import SourceTopic
     from afterglow.spark.datasource.options import SourceOptions
     from afterglow.spark.datasource.schema import OutputSchema
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRange:
-    """Values that a column may have; both ends inclusive, None: unbounded."""
-
-    low: int | None = None
-    high: int | None = None
-
-    def intersect(self, other: ColumnRange) -> ColumnRange:
-        """The values that are in both ranges."""
-        lows = [low for low in (self.low, other.low) if low is not None]
-        highs = [high for high in (self.high, other.high) if high is not None]
-        return ColumnRange(max(lows, default=None), min(highs, default=None))
-
-    def overlaps(self, low: int, high: int) -> bool:
-        """Whether it has any value from ``low`` to ``high``, both inclusive."""
-        return (self.low is None or self.low <= high) and (self.high is None or low <= self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class FilterBounds:
-    """Bounds of the rows that can pass the filters of a query."""
-
-    ledger_id: ColumnRange = ColumnRange()
-    entry_id: ColumnRange = ColumnRange()
-    broker_time: ColumnRange = ColumnRange()
-    """Epoch milliseconds."""
-    publish_time: ColumnRange = ColumnRange()
-    """Epoch milliseconds."""
-
-    @classmethod
-    def of(cls, filters: Iterable[Filter]) -> FilterBounds:
-        """The bounds of all filters; filters on other columns are ignored."""
-        bounds = cls()
-        for condition in filters:
-            match getattr(condition, "attribute", None):
-                case (("ledger_id" | "entry_id" | "broker_time" | "publish_time") as column,):
-                    known: ColumnRange = getattr(bounds, column)
-                    bounds = replace(bounds, **{column: known.intersect(_range(condition))})
-        return bounds
-
-
-def _range(condition: Filter) -> ColumnRange:
-    """The values that pass a filter; unbounded if it does not bound them."""
-    match condition:
-        case In(value=values):
-            numbers = [number for value in values if (number := _number(value)) is not None]
-            if numbers and len(numbers) == len(values):
-                return ColumnRange(min(numbers), max(numbers))
-        case EqualTo(value=value) | EqualNullSafe(value=value):
-            return ColumnRange(_number(value), _number(value))
-        case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
-            return ColumnRange(low=_number(value))
-        case LessThan(value=value) | LessThanOrEqual(value=value):
-            return ColumnRange(high=_number(value))
-    return ColumnRange()
-
-
-def _number(value: Any) -> int | None:
-    """A value of a column as a number: times in milliseconds, rounded down as all our columns are."""
-    if isinstance(value, datetime):
-        return (value - _EPOCH) // _MILLISECOND if value.tzinfo is not None else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class BatchReader(DataSourceReader):
@@ -150,12 +70,3 @@ class BatchReader(DataSourceReader):
         ):
             if bounds.entry_id.overlaps(split.first, split.last):
                 yield split
-
-
-class PruningReader(BatchReader):
-    """A reader that prunes by filters of the query. Spark refuses one with this method unless push-down is enabled."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - PySpark's name
-        """Take the bounds of filters. All filters are returned for Spark to apply: bounds are wider than filters."""
-        self._bounds = FilterBounds.of(filters)
-        return filters

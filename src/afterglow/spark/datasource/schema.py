@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from afterglow.errors import ConfigError, TopicChanged
 from afterglow.read.typed import TypedColumns
+from afterglow.spark.datasource.releases import utc_arrow_schema
 from afterglow.spark.datasource.tasks import topic_of_schema
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class OutputSchema:
         self.asked = schema
         """The schema of the DataFrame."""
         self.columns = tuple(schema.fieldNames())
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = utc_arrow_schema(schema)
 
     def convert(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches in Spark's schema, small ones joined."""

@@ -1,4 +1,4 @@
-"""The data source ``afterglow``, which Spark finds by its name."""
+"""The data source ``afterglow``. Spark finds it by the name of the module ``pyspark_afterglow``, which exports it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pyspark.sql.datasource import DataSource
 
 from afterglow.metadata.store import wall_clock_ms
 from afterglow.read.typed import TypedColumns
-from afterglow.spark.datasource.batch import BatchReader, PruningReader
+from afterglow.spark.datasource.batch import BatchReader
 from afterglow.spark.datasource.options import SourceOptions
+from afterglow.spark.datasource.releases import FILTER_PUSHDOWN, is_available, log_missing_pushdown
 from afterglow.spark.datasource.schema import OutputSchema, require_columns, schemas_of, spark_schema
 from afterglow.spark.datasource.stream import StreamReader
 from afterglow.spark.datasource.tasks import PlainErrors
@@ -38,7 +39,14 @@ class TopicsSource(DataSource):
         with PlainErrors():
             options = self._options()
             output = self._output_schema(options, schema)
-            return PruningReader(options, output) if options.pushdown else BatchReader(options, output)
+            if not options.pushdown:
+                return BatchReader(options, output)
+            if not is_available(FILTER_PUSHDOWN):
+                log_missing_pushdown()
+                return BatchReader(options, output)
+            from afterglow.spark.datasource.pruning import PruningReader  # noqa: PLC0415 - missing in some releases
+
+            return PruningReader(options, output)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - PySpark's name
         """A reader for ``spark.readStream``."""

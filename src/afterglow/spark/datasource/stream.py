@@ -1,14 +1,24 @@
-"""Streaming reads: offsets in Spark's form, and partitions between two offsets."""
+"""Streaming reads: offsets in Spark's form, and partitions between two offsets.
+
+Before Spark 4.2, ``latestOffset`` is called without the start of the micro-batch and without a limit. The reader then
+keeps the start itself: the end of the micro-batch that was planned last, which is the start of the next one, because
+Spark runs every micro-batch whose end differs from its start, one after the other, and ends the query if one fails.
+After a restart Spark plans an empty range at the offset of the checkpoint before it asks for the next end.
+
+Such a release does not say which trigger a query has. ``Trigger.AvailableNow`` and ``Trigger.Once`` ask for one end,
+which must be that of the topics; therefore the limits of the options apply when the reader knows that there is more
+than one micro-batch: from the second one on.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from afterglow.errors import ConfigError
 from afterglow.spark.datasource.offsets import from_json, to_json
+from afterglow.spark.datasource.releases import SupportsTriggerAvailableNow, log_missing_stream_features
 from afterglow.spark.datasource.tasks import PlainErrors, pack_splits, read_partition
 
 if TYPE_CHECKING:
@@ -39,6 +49,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._shape = output
         self._planned: StreamPlan | None = None
+        self._initial: dict[str, str] | None = None
+        self._next_start: dict[str, str] | None = None
+        """Where the next micro-batch starts, if Spark does not say it."""
+        self._has_more_batches = False
+        """Whether a run is known to have a further micro-batch than the one that comes first."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for tasks, without the connection."""
@@ -47,19 +62,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - PySpark's name
         """The offset at which a new query begins."""
         with PlainErrors():
-            return to_json(self._plan.begin())
+            return self._begin()
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - PySpark's name
-        """The offset at which the next micro-batch ends."""
+    def latestOffset(  # noqa: N802 - PySpark's name
+        self, start: dict[str, str] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, str]:
+        """The offset at which the next micro-batch ends; without arguments before Spark 4.2."""
         from afterglow.spark.datasource.stream_plan import BatchLimit  # noqa: PLC0415 - not needed by tasks
 
         options = self._options
         with PlainErrors():
+            if limit is None:
+                is_limited = self._has_more_batches
+                start = self._begin() if self._next_start is None else self._next_start
+            else:
+                from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - missing before Spark 4.2
+
+                is_limited = not isinstance(limit, ReadAllAvailable)
+                assert start is not None
             limits = BatchLimit(options.max_bytes_per_trigger, options.max_entries_per_trigger)
-            return to_json(self._plan.end(from_json(start), None if isinstance(limit, ReadAllAvailable) else limits))
+            end = to_json(self._plan.end(from_json(start), limits if is_limited else None))
+            self._next_start, self._has_more_batches = end, True
+            return end
+
+    def _begin(self) -> dict[str, str]:
+        """The offset at which a new query begins: the same one for all calls before the first micro-batch has ended."""
+        if self._initial is None:
+            self._initial = to_json(self._plan.begin())
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """The limit of an option. ``latestOffset`` applies it: Spark has no limit of entries, nor two at once."""
+        from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - missing before Spark 4.2
+            ReadAllAvailable,
+            ReadMaxBytes,
+            ReadMaxRows,
+        )
+
         options = self._options
         if options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(options.max_bytes_per_trigger)
@@ -79,6 +118,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Plan the splits between two offsets, in the order of topic and position."""
+        if self._next_start is None:
+            self._next_start = end
+        self._has_more_batches |= start != end
         with PlainErrors():
             splits = list(self._plan.splits(from_json(start), from_json(end)))
             return pack_splits(splits, self._options.max_partition_bytes, self._plan.schemas(self._shape))
@@ -98,5 +140,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from afterglow.spark.datasource.stream_plan import StreamPlan  # noqa: PLC0415 - not needed by tasks
 
         if self._planned is None:
+            log_missing_stream_features()
             self._planned = StreamPlan(self._options)
         return self._planned
