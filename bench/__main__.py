@@ -9,6 +9,7 @@ WORKLOADS = (
     "columns",
     "blocks",
     "startup",
+    "fresh",
     "append",
     "broker",
     "scrape",

@@ -83,7 +83,6 @@ def by_parts(home: Path, ledger_id: int, count: int) -> None:
             upload_id="upload",
             url="",
             options=(),
-            metadata=(),
             home=str(home),
             instance="",
             ledgers=part.ledgers,

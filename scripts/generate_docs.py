@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
+import re
 import sys
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import architecture
 
 from afterglow.config import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS
 from afterglow.config.load import is_pulsar_key
 from afterglow.pipeline.metrics.definitions import GROUPS, OTHER, Merge
+from afterglow.spark.datasource.releases import CAPABILITIES
 
 if TYPE_CHECKING:
     from afterglow.config import Setting
@@ -152,10 +156,66 @@ def develop_page() -> str:
     return f"{before}{_LAYERS[0]}{architecture.table()}\n{_LAYERS[1]}{behind}"
 
 
+_RELEASES_HEAD = """\
+# Releases of Spark
+
+<!-- Generated from src/afterglow/spark/datasource/releases.py and tests/spark/releases.json by `make docs`; `make
+spark-matrix` writes the results. -->
+
+Afterglow runs on Spark 4.0 and later, in classic sessions and, as far as this table says, over Spark Connect. `make
+spark-matrix` runs the tests of Spark on the newest patch of each release, and writes this table from their results.
+"""
+
+_RELEASES_TAIL = """\
+Capabilities are detected in the installed PySpark, so that a platform that adds features of later releases to an older
+one has them. A stream or a query that is affected logs one line when it starts.
+
+- **Without filter push-down**, `pushdown=true` has no effect: Spark applies all filters to the rows, and the result is
+  the same. `start`, `end`, `since` and `until` prune on every release.
+- **Without limits of micro-batches**, Spark asks a Python data source only for the end of the next micro-batch, and
+  does not say which trigger the query has. The first micro-batch of every run has everything that was not read yet;
+  those after it keep to `maxBytesPerTrigger` and `maxEntriesPerTrigger`. Tasks are bounded by `maxPartitionBytes` on
+  every release, so that memory does not depend on the size of a micro-batch.
+- **Without `Trigger.AvailableNow`** Spark runs a single micro-batch. After a crash it is the one that was interrupted,
+  so that new messages wait for the next run. `afterglow export` starts the query again in that case.
+- **Over Spark Connect** the data source runs on the server, in whose Python this package must be installed; the client
+  needs only PySpark. `afterglow export`, `afterglow verify --deep` and offload need a driver in their own process, and
+  are refused with an error in a session of Spark Connect.
+
+## Lowest versions
+
+The same run tests the packages in an environment with the lowest version of every requirement.
+"""
+
+
+def releases_page() -> str:
+    """The table of what each release of Spark supports, and the lowest versions of requirements."""
+    results: dict[str, Any] = json.loads((ROOT / "tests" / "spark" / "releases.json").read_text("utf-8"))
+    releases = [name for name in results if name != "lowest"]
+    heads = [f"Spark {results[name]['versions']['pyspark']}" for name in releases]
+    rows = [["", *heads], ["---"] * (len(heads) + 1)]
+    for capability in CAPABILITIES:
+        found = [results[name]["capabilities"].get(capability.name, "not tested") for name in releases]
+        rows.append([capability.title, *(capability.without if result == "no" else result for result in found)])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {name: found for name, found in project["optional-dependencies"].items() if name != "testing"}
+    lowest = [["required by", "lowest versions"], ["---", "---"]]
+    for name, requirements in {"the package": project["dependencies"], **extras}.items():
+        lowest.append([name if name == "the package" else f"extra `{name}`", ", ".join(map(_lowest, requirements))])
+    tables = ["\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, lowest)]
+    return "\n".join([_RELEASES_HEAD, tables[0] + "\n", _RELEASES_TAIL, tables[1] + "\n"])
+
+
+def _lowest(requirement: str) -> str:
+    name, operator, version = re.split(r"(>=|==)", requirement, maxsplit=1)
+    return f"{name} {version}" if operator == ">=" else f"{name} {version} only"
+
+
 PAGES = {
     "docs/configuration.md": configuration_page,
     "docs/metrics.md": metrics_page,
     "docs/architecture.md": architecture.page,
+    "docs/spark-releases.md": releases_page,
     "DEVELOP.md": develop_page,
 }
 

@@ -1,6 +1,6 @@
 """Take the pictures of the console in ``docs/pictures``: a real server, real clients, a real browser.
 
-Needs Chromium (``apt-get install chromium``); takes about five minutes.
+Run it by ``make pictures``. Needs Chromium (``apt-get install chromium``); takes about five minutes.
 """
 
 from __future__ import annotations

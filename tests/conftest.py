@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from tests.support.spark_capabilities import SparkCapabilities
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # No deadline: the first example may have to compile the kernels. The blob reproduces a failure on another machine.
 settings.register_profile("default", max_examples=60, deadline=None, print_blob=True)
+settings.register_profile("quick", max_examples=10, deadline=None, print_blob=True)
 settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -43,11 +45,14 @@ _quick_test_runs = False
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="skip tests at the moment they start a process or a JVM")
+    parser.addoption("--spark-report", metavar="FILE", help="write outcomes by capability of Spark to a file, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SparkCapabilities(config.getoption("--spark-report")))
     if config.getoption("--quick"):
         sys.addaudithook(_skip_on_process)
+        settings.load_profile("quick")
 
 
 def _skip_on_process(event: str, _arguments: tuple[object, ...]) -> None:
@@ -66,9 +71,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        # Known before they start; some wait for a JVM that another thread was not allowed to start.
+        needs_jvm = [item for item in items if _needs_jvm(item)]
+        config.hook.pytest_deselected(items=needs_jvm)
+        items[:] = [item for item in items if not _needs_jvm(item)]
     # Last, so that no other test has to start the shared Spark session again.
     items.sort(key=lambda item: item.get_closest_marker("own_spark") is not None)
+
+
+def _needs_jvm(item: pytest.Item) -> bool:
+    return item.get_closest_marker("own_spark") is not None or "shared_spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")

@@ -100,6 +100,9 @@ class HeldTasks:
     def __init__(self) -> None:
         self._held: list[tuple[Task, Callable[[Task, PartResult], None]]] = []
 
+    def prepare(self) -> None:
+        """Nothing has to start."""
+
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         self._held += [(task, done) for task in tasks]
 

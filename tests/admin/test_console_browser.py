@@ -36,7 +36,7 @@ offloadTickIntervalMillis=100
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 812}
 DASH = "\N{EN DASH}"
 WAIT_MS = 60_000
-"""Spark starts with the first offload."""
+"""Spark may still start."""
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def test_whole_ledgers_are_offloaded_except_those_to_keep(
     dialog.get_by_label("All but the newest").check()
     expect(dialog).to_contain_text("Nothing to offload")
     expect(dialog.get_by_role("button", name="Offload")).to_be_disabled()
-    dialog.get_by_label("Size that stays").fill(str(sum(row["bytes"] for row in newest)))
+    dialog.get_by_label("Size to keep").fill(str(sum(row["bytes"] for row in newest)))
     expect(dialog).to_contain_text("2 ledgers")
     dialog.get_by_role("button", name="Offload").click()
     expect(page.locator(".toast")).to_contain_text("Offload has finished", timeout=WAIT_MS)

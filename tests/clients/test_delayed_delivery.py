@@ -43,15 +43,15 @@ def stats(served: Served, topic: str) -> Any:
 def test_a_shared_subscription_delivers_at_the_time_that_the_producer_set(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     producer = client.create_producer(topic)
-    begun = time.time()
+    begun_ms = int(time.time() * 1000)  # clients truncate times to milliseconds
     producer.send(b"third", deliver_after=timedelta(milliseconds=1600))
-    producer.send(b"second", deliver_at=int(begun * 1000) + 900)
+    producer.send(b"second", deliver_at=begun_ms + 900)
     producer.send(b"first")
     arrived = [received(consumer) for _ in range(3)]
     assert [data for data, _ in arrived] == [b"first", b"second", b"third"]
-    assert arrived[0][1] < begun + 0.9
-    assert arrived[1][1] >= begun + 0.9
-    assert arrived[2][1] >= begun + 1.6
+    assert arrived[0][1] < (begun_ms + 900) / 1000
+    assert arrived[1][1] >= (begun_ms + 900) / 1000
+    assert arrived[2][1] >= (begun_ms + 1600) / 1000
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
@@ -123,8 +123,8 @@ def test_delayed_messages_survive_a_crash_of_the_broker(tmp_path: Path, topic: s
     client = connect(served)
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     producer = client.create_producer(topic)
-    due = time.time() + 4
-    producer.send(b"delayed", deliver_at=int(due * 1000))
+    due_ms = int(time.time() * 1000) + 4000
+    producer.send(b"delayed", deliver_at=due_ms)
     producer.send(b"plain")
     assert received(consumer)[0] == b"plain"
     served.kill()
@@ -136,7 +136,7 @@ def test_delayed_messages_survive_a_crash_of_the_broker(tmp_path: Path, topic: s
         while data == b"plain":
             data, at = received(consumer)
         assert data == b"delayed"
-        assert at >= due
+        assert at >= due_ms / 1000
         client.close()
 
 
@@ -145,11 +145,11 @@ def test_a_subscription_that_holds_as_many_as_it_may_reads_on_when_some_are_due(
         client = connect(served)
         producer = client.create_producer(topic)
         consumer = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=1)
-        due = time.time() + 2
+        due_ms = int(time.time() * 1000) + 2000
         for number in range(4):
-            producer.send(str(number).encode(), deliver_at=int(due * 1000))
+            producer.send(str(number).encode(), deliver_at=due_ms)
         producer.send(b"plain")
         arrived = [received(consumer) for _ in range(5)]
         assert {data for data, _ in arrived} == {b"0", b"1", b"2", b"3", b"plain"}
-        assert min(at for data, at in arrived if data != b"plain") >= due
+        assert min(at for data, at in arrived if data != b"plain") >= due_ms / 1000
         client.close()

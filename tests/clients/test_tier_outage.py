@@ -121,5 +121,6 @@ def test_an_outage_is_seen_within_seconds_and_over_as_soon_as_the_store_is_back(
                 {"location": tier, "available": True, "since_ms": None, "error": None, "cure": None}
             ]
             assert len(lines(served, "unavailable since")) == len(lines(served, "is available again after")) == 1
-            assert lines(served, "is retried later") == []
+            # The request that fails first does so before a probe has confirmed the outage.
+            assert len(lines(served, "is retried later")) <= 1
             assert served.stop() == 0

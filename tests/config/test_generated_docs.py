@@ -23,14 +23,16 @@ def test_the_generated_pages_are_current() -> None:
 def test_a_stale_page_is_named_with_the_command_that_updates_it(tmp_path: Path) -> None:
     for directory in ("scripts", "src"):
         copytree(ROOT / directory, tmp_path / directory)
-    for name in (".importlinter", "DEVELOP.md"):
+    (tmp_path / "tests" / "spark").mkdir(parents=True)
+    for name in (".importlinter", "DEVELOP.md", "pyproject.toml", "tests/spark/releases.json"):
         copyfile(ROOT / name, tmp_path / name)
     page = tmp_path / "docs" / "configuration.md"
     page.parent.mkdir()
     page.write_text("stale")
     checked = generate(tmp_path, "--check")
     assert (checked.returncode, page.read_text()) == (1, "stale")
-    assert "stale: docs/configuration.md, docs/metrics.md, docs/architecture.md; run `make docs`" in checked.stderr
+    pages = ("configuration", "metrics", "architecture", "spark-releases")
+    assert f"stale: {', '.join(f'docs/{name}.md' for name in pages)}; run `make docs`" in checked.stderr
     assert generate(tmp_path).returncode == 0
     assert generate(tmp_path, "--check").returncode == 0
     assert "streamingOffloadEnabled" in page.read_text("utf-8")

@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -93,26 +94,27 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
-def is_forbidden(name: str, file: str) -> bool:
+@cache
+def is_forbidden(name: str, *, in_kernels: bool) -> bool:
     """Whether an identifier has a word that the glossary replaces."""
     if name in ALLOWED_NAMES:
         return False
-    forbidden = NOT_IN_IDENTIFIERS - ({"place"} if file.startswith(KERNELS) else set())
+    forbidden = NOT_IN_IDENTIFIERS - ({"place"} if in_kernels else set())
     return any(word in forbidden or word.removesuffix("s") in forbidden for word in words_of(name))
 
 
-def own_names(source: str) -> set[str]:
-    """Names that a module defines: those of libraries are not ours to choose."""
-    found = set()
+def own_names(source: str) -> dict[str, int]:
+    """Names that a module defines, with their first line: those of libraries are not ours to choose."""
+    found: dict[str, int] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            found.setdefault(node.name, node.lineno)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            found.setdefault(node.arg, node.lineno)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            found.setdefault(node.id, node.lineno)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
+            found.setdefault(node.attr, node.lineno)
     return found
 
 
@@ -123,12 +125,9 @@ def python_files() -> Iterator[Path]:
 
 def identifier_uses(path: Path) -> Iterator[Use]:
     source, file = path.read_text(), str(path.relative_to(ROOT))
-    names = {name for name in own_names(source) if is_forbidden(name, file)}
-    seen: set[str] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and token.string in names - seen:
-            seen.add(token.string)
-            yield Use(file, token.start[0], token.string)
+    for name, line in own_names(source).items():
+        if is_forbidden(name, in_kernels=file.startswith(KERNELS)):
+            yield Use(file, line, name)
     if any(word in NOT_IN_IDENTIFIERS for word in words_of(path.stem)):
         yield Use(file, 1, f"the module's name {path.name}")
 
@@ -138,6 +137,8 @@ PROSE = re.compile(rf"\b(?:{'|'.join(NOT_IN_PROSE)})\b", re.IGNORECASE)
 
 def prose_uses(path: Path) -> Iterator[Use]:
     source, file = path.read_text(), str(path.relative_to(ROOT))
+    if not PROSE.search(re.sub(r"[\s\"]+", " ", source)):
+        return  # neither in texts nor outside of them, which spares most files the tokenizer
     if path.suffix == ".md":
         texts = list(enumerate(source.splitlines(), 1))
     else:

@@ -3,7 +3,7 @@
 A setting is declared once, as ``name: type = setting(value_type, default=…, doc=…)``; mypy checks that the field's
 type, the value type and the default agree. The key in ``broker.conf`` is derived from the attribute:
 ``broker_service_port`` becomes ``brokerServicePort``. Where Pulsar writes a word in capitals (``sizeInMB``), the
-setting names its key.
+setting names its key. The settings themselves are in ``settings_server``, ``settings_topics`` and ``settings_offload``.
 """
 
 from __future__ import annotations

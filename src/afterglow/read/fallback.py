@@ -1,5 +1,9 @@
 """Reads from the preferred copy, with fallback to the other copy, and skipping of damaged entries.
 
+The order of the copies is that of :func:`afterglow.read.priority.copy_order` (PIP-73), and is determined anew for every
+run of entries. An object that could not be read is in backoff (:class:`~afterglow.read.tier_reader.TierReader`): until
+that ends, readers that have a hot copy are served from it at once.
+
 * A ledger that was deleted from the hot log is not logged; a damaged hot copy, and an object that is missing, damaged
   or unreachable, is logged once.
 * Every read counts the copy that served it; a read that another copy than the preferred one served also counts as a

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from afterglow.errors import CorruptEntry, IncompleteMessage
-from afterglow.format.columns import BATCH_BYTES, decode_messages, entry_column
+from afterglow.format.columns import BATCH_BYTES, decode_messages, entry_column, long_array
 from afterglow.format.position import LATEST
 from afterglow.format.schema import ENTRIES, MESSAGES, TIME, choose
 from afterglow.read.chunks import ChunkedMessages
@@ -236,7 +236,7 @@ class EntryBatches:
             high = min(max(high, low + 1), count)
             batch = self._batch(served, low, high)
             if matching is not None:
-                ids = pa.array(np.arange(frames.first_entry_id + low, frames.first_entry_id + high))
+                ids = long_array(np.arange(frames.first_entry_id + low, frames.first_entry_id + high))
                 batch = batch.filter(pc.is_in(ids, value_set=matching))
             if batch.num_rows:
                 yield batch
@@ -250,8 +250,8 @@ class EntryBatches:
         first = run.frames.first_entry_id
         made: dict[str, Callable[[], pa.Array]] = {
             "topic": lambda: _repeat(self._topic, high - low),
-            "ledger_id": lambda: pa.array(np.full(high - low, run.ledger_id, np.int64)),
-            "entry_id": lambda: pa.array(np.arange(first + low, first + high)),
+            "ledger_id": lambda: long_array(np.full(high - low, run.ledger_id, np.int64)),
+            "entry_id": lambda: long_array(np.arange(first + low, first + high)),
             "data": lambda: entry_column(run.data, run.frames, low, high),
             "tier": lambda: _repeat(str(served.tier), high - low),
         }

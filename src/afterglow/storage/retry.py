@@ -1,5 +1,7 @@
 """A store that retries failed requests with exponential backoff and full jitter, within a deadline.
 
+Uploads are also retried at two further levels, which :mod:`afterglow.offload.backoff` lists.
+
 Retried errors are ``StoreUnavailable`` with its subclasses, and ``ChecksumMismatch`` (bytes corrupted in transit).
 After ``StoreUnavailable`` and ``StoreTimeout`` the request may have taken effect:
 

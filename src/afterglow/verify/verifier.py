@@ -1,5 +1,7 @@
 """Verification of all topics and tiers: compares metadata with the contents of the tiers.
 
+``afterglow verify`` and the admin API run it through :mod:`afterglow.pipeline.tier_verifier`.
+
 It only reads, and may run while a server does: before a fault is reported, metadata is read again, and the fault is
 dropped if metadata has changed so that it is not one any more.
 
