@@ -252,10 +252,10 @@ class Admin:
         """Hold writes to nodes whose path ends so."""
         hold, put = Hold(), self.metadata.put
 
-        def held_put(path: str, value: bytes, expected_version: int) -> int:
+        def held_put(path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
             if path.endswith(ending):
                 hold.wait()
-            return put(path, value, expected_version)
+            return put(path, value, expected_version, guard=guard)
 
         self.metadata.put = held_put  # type: ignore[method-assign]
         try:

@@ -539,13 +539,13 @@ def test_an_unknown_outcome_is_read_again_and_never_stored_twice(*, applied: boo
     class Doubtful(MemoryMetadataStore):
         doubts = 1
 
-        def put(self, path: str, value: bytes, expected_version: int) -> int:
+        def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
             if self.doubts:
                 self.doubts -= 1
                 if applied:
-                    super().put(path, value, expected_version)
+                    super().put(path, value, expected_version, guard=guard)
                 raise CommitUnknown("no answer")
-            return super().put(path, value, expected_version)
+            return super().put(path, value, expected_version, guard=guard)
 
     registry = SchemaRegistry(Doubtful(), PATHS)
     assert registry.get_or_create(TOPIC, schema(record())) == encode_version(0)

@@ -472,11 +472,11 @@ def test_creating_a_cursor_does_not_block_others() -> None:
             super().__init__()
             self.reached, self.go_on = Event(), Event()
 
-        def put(self, path: str, value: bytes, expected_version: int) -> int:
+        def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
             if path == cursor_path(TOPIC, "new"):
                 self.reached.set()
                 assert self.go_on.wait(30)
-            return super().put(path, value, expected_version)
+            return super().put(path, value, expected_version, guard=guard)
 
     metadata = Held()
     ledger = World(settings(), metadata).open()

@@ -71,15 +71,15 @@ class CrashingMetadataStore:
         """Return the names below the node."""
         return self._inner.children(path)
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Change the node, unless the process ends before."""
         self.before(f"put {path}")
-        return self._inner.put(path, value, expected_version)
+        return self._inner.put(path, value, expected_version, guard=guard)
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node, unless the process ends before."""
         self.before(f"delete {path}")
-        self._inner.delete(path, expected_version)
+        self._inner.delete(path, expected_version, guard=guard)
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         """Watch the inner store."""

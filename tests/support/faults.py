@@ -268,13 +268,13 @@ class FaultyMetadataStore(_FaultInjector):
         """Return the names below the node, or fail as a rule says."""
         return self._call("children", path, lambda: self.inner.children(path))
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Change the node, or fail as a rule says."""
-        return self._call("put", path, lambda: self.inner.put(path, value, expected_version))
+        return self._call("put", path, lambda: self.inner.put(path, value, expected_version, guard=guard))
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node, or fail as a rule says."""
-        self._call("delete", path, lambda: self.inner.delete(path, expected_version))
+        self._call("delete", path, lambda: self.inner.delete(path, expected_version, guard=guard))
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         """Watch the inner store."""

@@ -16,6 +16,7 @@ from afterglow.metadata.store import (
     Versioned,
     ancestors_of,
     check_delete,
+    check_guard,
     check_path,
     check_put,
     check_version,
@@ -87,11 +88,12 @@ class MemoryMetadataStore:
             self._check_open()
             return self._tree.nodes.get(path)
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
         check_put(path, value, expected_version, self._max_value_bytes)
         with self._tree.lock:
             self._check_open()
+            check_guard(path, guard, None if guard is None else self._tree.nodes.get(guard))
             node = self._tree.nodes.get(path)
             check_version(path, None if node is None else node.version, expected_version)
             if node is None:
@@ -102,11 +104,12 @@ class MemoryMetadataStore:
             self._notify(path)
             return changed.version
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
         check_delete(path, expected_version)
         with self._tree.lock:
             self._check_open()
+            check_guard(path, guard, None if guard is None else self._tree.nodes.get(guard))
             node = self._tree.nodes.get(path)
             check_version(path, None if node is None else node.version, expected_version)
             if self._tree.names.get(path):

@@ -64,6 +64,11 @@ class AfterglowPaths:
         """The common parent of these paths."""
         return f"/afterglow/{self.cluster}"
 
+    @property
+    def owners(self) -> str:
+        """The node whose child is the guard of the process that owns all these paths."""
+        return f"{self.root}/owners"
+
     def managed_ledger(self, ledger_name: str) -> str:
         """Return the path of the copy of a Pulsar cluster's ``ManagedLedgerInfo``; a server uses Pulsar's path."""
         return f"{self.root}/managed-ledgers/{ledger_name}"

@@ -37,6 +37,7 @@ from afterglow.metadata.store import (
     Versioned,
     ancestors_of,
     check_delete,
+    check_guard,
     check_path,
     check_put,
     check_version,
@@ -140,10 +141,11 @@ class SqliteMetadataStore:
         check_path(path, allow_root=True)
         return tuple(row[0] for row in self._read(_CHILDREN, (path,)))
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
         check_put(path, value, expected_version, self._max_value_bytes)
         with self._transaction(f"put of {path}") as db:
+            check_guard(path, guard, None if guard is None else _version(db, guard))
             found = _version(db, path)
             check_version(path, found, expected_version)
             change = _next_change(db)
@@ -156,10 +158,11 @@ class SqliteMetadataStore:
         self._poller.wake()
         return version
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
         check_delete(path, expected_version)
         with self._transaction(f"delete of {path}") as db:
+            check_guard(path, guard, None if guard is None else _version(db, guard))
             check_version(path, _version(db, path), expected_version)
             if db.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone():
                 raise has_children(path)

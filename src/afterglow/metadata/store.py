@@ -5,7 +5,8 @@ Guarantees of every store, tested by ``tests.support.metadata``:
 * **Calls are synchronous and thread-safe**, and each ends within the store's deadline.
 * **A node** has a value and a version. The version is 0 at creation and grows by 1 with every put. As in ZooKeeper it
   starts at 0 again when a deleted path is created again, so a version identifies a value only while the path is not
-  deleted: a record whose path can be created again must carry its identity in the path or the value.
+  deleted. A process that wrote under an earlier version may still do so: writes of processes that can be replaced
+  name a guard (:mod:`afterglow.metadata.ownership`).
 * **Parents are implicit.** Creating a node creates its missing parents. Such a parent is an ordinary node with the
   value ``b""`` and version 0: ``get`` returns it, creating it is a conflict, putting to it expects version 0. It stays
   when its last child is deleted. A node with children cannot be deleted.
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
-from afterglow.errors import CommitFailed, InvalidName, NotSupported, ValueTooLarge, VersionConflict
+from afterglow.errors import CommitFailed, Fenced, InvalidName, NotSupported, ValueTooLarge, VersionConflict
 
 if TYPE_CHECKING:
     from afterglow.metadata.watches import Watch, WatchCallback
@@ -73,10 +74,17 @@ class MetadataStore(Protocol):
     def get(self, path: str) -> Versioned | None:
         """Return the node at ``path``, or None if it does not exist."""
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node (``MUST_NOT_EXIST``) or replace its value, and return its new version.
 
+        Args:
+            path: The node.
+            value: Its new value.
+            expected_version: As read, or ``MUST_NOT_EXIST``.
+            guard: A node that must exist when the change is applied; None: no condition. Parents are created anyway.
+
         Raises:
+            Fenced: The guard does not exist.
             VersionConflict: The path has another version, exists already, or does not exist.
             ValueTooLarge: The value exceeds ``max_value_bytes``; nothing was sent.
             CommitFailed: The store rejected the change.
@@ -84,10 +92,11 @@ class MetadataStore(Protocol):
             NotSupported: ``expected_version`` is negative but not ``MUST_NOT_EXIST``, or the store is read-only.
         """
 
-    def delete(self, path: str, expected_version: int) -> None:
-        """Remove the node.
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
+        """Remove the node; ``guard`` as in :meth:`put`.
 
         Raises:
+            Fenced: The guard does not exist.
             VersionConflict: The path has another version or does not exist.
             CommitFailed: The node has children, or the store rejected the change.
             CommitUnknown: The change was sent and its outcome is unknown.
@@ -215,6 +224,29 @@ def check_version(path: str, found: int | None, expected: int) -> None:
 def does_not_exist(path: str, expected: int) -> VersionConflict:
     """Return the error for the change of a missing node."""
     return VersionConflict(f"{path} does not exist, version {expected} was expected; read it again")
+
+
+def check_guard(path: str, guard: str | None, found: object) -> None:
+    """Check the guard of a change.
+
+    Args:
+        path: The node that is to be changed.
+        guard: The node that must exist, if any.
+        found: That node, or its version; None if it does not exist.
+
+    Raises:
+        Fenced: It does not exist.
+    """
+    if guard is not None and found is None:
+        raise guard_missing(path, guard)
+
+
+def guard_missing(path: str, guard: str) -> Fenced:
+    """Return the error for a change whose guard does not exist."""
+    return Fenced(
+        f"{path} was not changed: another process has taken over and deleted {guard}; stop one of them, or restart "
+        "this one to take over in turn"
+    )
 
 
 def has_children(path: str) -> CommitFailed:

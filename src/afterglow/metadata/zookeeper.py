@@ -36,6 +36,7 @@ from afterglow.metadata.store import (
     check_path,
     check_put,
     does_not_exist,
+    guard_missing,
     has_children,
 )
 from afterglow.metadata.watches import Notifier
@@ -50,15 +51,20 @@ try:
         NodeExistsError,
         NoNodeError,
         NotEmptyError,
+        RolledBackError,
+        RuntimeInconsistency,
         SessionExpiredError,
         SessionMovedError,
     )
     from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.protocol.serialization import CheckVersion
 except ImportError as error:
     raise MissingDependency.of_extra("metadata in ZooKeeper needs kazoo", "zookeeper") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from kazoo.client import TransactionRequest
 
     from afterglow.metadata.watches import Watch, WatchCallback
 
@@ -72,6 +78,8 @@ _FIRST_REFUSAL: Final = -100
 
 # Their codes are rejections, but kazoo raises them also for requests whose response was lost with the session.
 _SESSION_LOST: Final = (AuthFailedError, SessionExpiredError, SessionMovedError)
+
+_ANY_VERSION: Final = -1
 
 # Kazoo's own backoff between attempts to connect: 0.1 s, doubling to 2 s, without end. Each call has its own deadline.
 _CONNECTION_RETRY: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
@@ -159,31 +167,35 @@ class ZooKeeperMetadataStore:
         # /zookeeper is ZooKeeper's own node.
         return tuple(sorted(name for name in names if node != "/" or name != "zookeeper"))
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
         check_put(path, value, expected_version, self._max_value_bytes)
-        node, what, deadline = self._node(path), f"put of {path}", self._deadline()
+        node, deadline = self._node(path), self._deadline()
+        transaction = self._transaction(guard)
         if expected_version != MUST_NOT_EXIST:
-            set_value = partial(self._client.set_async, node, value, expected_version)
+            transaction.set_data(node, value, expected_version)
             try:
-                return int(self._write(what, set_value, deadline).version)
+                self._write("put", path, transaction, deadline)
             except NoNodeError as error:
                 raise does_not_exist(path, expected_version) from error
-        create = partial(self._client.create_async, node, value)
+            return expected_version + 1
         while True:
+            transaction.create(node, value)
             try:
-                self._write(what, create, deadline)
+                self._write("put", path, transaction, deadline)
             except NoNodeError:
                 self._create_parents(node, deadline)
+                transaction = self._transaction(guard)
             else:
                 return FIRST_VERSION
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
         check_delete(path, expected_version)
-        delete = partial(self._client.delete_async, self._node(path), expected_version)
+        transaction = self._transaction(guard)
+        transaction.delete(self._node(path), expected_version)
         try:
-            self._write(f"delete of {path}", delete, self._deadline())
+            self._write("delete", path, transaction, self._deadline())
         except NoNodeError as error:
             raise does_not_exist(path, expected_version) from error
         except NotEmptyError as error:
@@ -234,10 +246,24 @@ class ZooKeeperMetadataStore:
             except _ERRORS as error:
                 raise MetadataUnavailable(f"{what} at {self._hosts} was not confirmed: {error!r}") from error
 
-    def _write(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
+    def _transaction(self, guard: str | None) -> TransactionRequest:
+        """A transaction that is applied only while ``guard`` exists; the caller adds its change."""
+        transaction = self._client.transaction()
+        if guard is not None:
+            transaction.check(self._node(guard), _ANY_VERSION)
+        return transaction
+
+    def _write(self, name: str, path: str, transaction: TransactionRequest, deadline: float) -> None:
         """Send a change once; the caller handles ``NoNodeError`` and ``NotEmptyError``."""
+        what = f"{name} of {path}"
         try:
-            return self._call(what, request, deadline)
+            results = self._call(what, transaction.commit_async, deadline)
+            # Of a transaction that was rejected, the other operations have errors without a meaning of their own.
+            for operation, result in zip(transaction.operations, results, strict=True):
+                if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                    if isinstance(operation, CheckVersion) and isinstance(result, NoNodeError):
+                        raise guard_missing(path, operation.path.removeprefix(self._chroot))
+                    raise result
         except (NoNodeError, NotEmptyError):
             raise
         except (NodeExistsError, BadVersionError) as error:

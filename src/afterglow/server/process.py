@@ -22,6 +22,7 @@ from afterglow.hot.log import call_each
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.address import open_metadata
+from afterglow.metadata.ownership import take_ownership
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tiering import Tiering
@@ -137,11 +138,12 @@ class Server:
                 partial(LocalLog, home, journal_max_bytes=config.journal_max_size_mb << 20, deliver=_deliver(loop)),
             )
             stack.push_async_callback(loop.run_in_executor, pool, hot.close)
-            metadata = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}", config)
-            stack.callback(metadata.close)
+            opened = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}", config)
+            stack.callback(opened.close)
+            paths = AfterglowPaths(config.cluster_name)
+            metadata = await loop.run_in_executor(pool, take_ownership, opened, paths.owners, uuid.uuid4())
             catalog = Catalog(metadata, config.cluster_name)
             await loop.run_in_executor(pool, catalog.ensure_defaults)
-            paths = AfterglowPaths(config.cluster_name)
             tiering = Tiering.open(home, tier, config=config, hot=hot, metadata=metadata, paths=paths, catalog=catalog)
             stack.push_async_callback(loop.run_in_executor, pool, tiering.close)
             store = LedgerStore(

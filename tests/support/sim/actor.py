@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.sim.invariants import DELETING, text_of
+
 from afterglow.errors import Fenced
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ class Actor:
         """Open a topic and do something with it; one that turns out to be another's is closed, as a client's is."""
 
         def open_and_work() -> None:
+            info = self.world.invariants.lists.get(model.name)
+            if not self.world.guarded and (info is None or text_of(info, DELETING) is not None):
+                self.world.end_zombies()
             work(process.open(model.name))
 
         error = self.world.act(process, open_and_work)

@@ -297,15 +297,15 @@ class CheckedMetadata:
         """The longest value."""
         return self._inner.max_value_bytes
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Change the node."""
-        version = self._inner.put(path, value, expected_version)
+        version = self._inner.put(path, value, expected_version, guard=guard)
         self._invariants.stored(path, value)
         return version
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node."""
-        self._inner.delete(path, expected_version)
+        self._inner.delete(path, expected_version, guard=guard)
         self._invariants.removed(path)
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:

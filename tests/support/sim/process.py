@@ -13,6 +13,7 @@ from afterglow.format.frames import frame_entries
 from afterglow.format.position import Position
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.ownership import OwnedMetadataStore, take_ownership
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.segments.part_planner import Sizes
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion
     from afterglow.ledger.environment import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.metadata.store import MetadataStore
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
     from afterglow.storage.store import ObjectStore
@@ -77,7 +79,11 @@ class Process:
         """Handed to the runner and not run yet."""
         self._world = world
         self.session = Session(world, self)
-        self._metadata = self.session
+        # Ownership is taken without faults: a process begins with it.
+        self._metadata: MetadataStore = self.session
+        if world.guarded:
+            guard = take_ownership(world.metadata, AfterglowPaths().owners, world.new_uuid()).guard
+            self._metadata = OwnedMetadataStore(self.session, guard)
         self._stores = {location.url: ProcessStore(world, self, location.url) for location in LOCATIONS}
         self._hot = ProcessHot(world, self)
         self.clock = clock = ProcessClock(world.clock)

@@ -31,7 +31,8 @@ class Session:
     """The metadata store as one process sees it, with the errors of :mod:`afterglow.metadata.zookeeper`.
 
     A lost session ends no ownership by itself: a topic is owned by the process that raised its epoch last, and a
-    process goes on in the belief that it is the owner until it meets a newer epoch.
+    process goes on in the belief that it is the owner until it meets a newer epoch, or in a guarded world until its
+    next change.
 
     A change whose answer is lost may be applied at once, never, or later, but not after the first request of the next
     session: the store refuses then what is left of the one before.
@@ -80,27 +81,27 @@ class Session:
         self._check(path)
         return self._world.metadata_front.children(path)
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
+    def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Change the node."""
         world, process = self._world, self._process
         dies = world.effect(process, "put", path, value)
         world.disturb(path)
         if self._state is not _State.OPEN:
-            self._break(path, partial(world.watched_metadata.put, path, value, expected_version))
+            self._break(path, partial(world.watched_metadata.put, path, value, expected_version, guard=guard))
         self._check(path)
-        version = world.metadata_front.put(path, value, expected_version)
+        version = world.metadata_front.put(path, value, expected_version, guard=guard)
         if dies:
             world.end_after(process, "put", path)
         return version
 
-    def delete(self, path: str, expected_version: int) -> None:
+    def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node."""
         world, process = self._world, self._process
         dies = world.effect(process, "remove", path)
         if self._state is not _State.OPEN:
-            self._break(path, partial(world.watched_metadata.delete, path, expected_version))
+            self._break(path, partial(world.watched_metadata.delete, path, expected_version, guard=guard))
         self._check(path)
-        world.metadata_front.delete(path, expected_version)
+        world.metadata_front.delete(path, expected_version, guard=guard)
         if dies:
             world.end_after(process, "remove", path)
 

@@ -69,6 +69,10 @@ class SimWorld:
         self._hot_ends: tuple[str, str] | None = None
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
+        self.guarded = rng.random() < 0.5
+        """Whether processes write under a guard that their successor deletes, as all servers do. Otherwise only owner
+        epochs stop replaced processes; then none may live when a topic is created that was deleted before, since
+        versions start at 0 again."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
         self.cache_bytes = rng.choice((0, 0, 900, 1 << 20))
         """Of the tail cache of each process: what it does not hold goes to the offload buffer."""
