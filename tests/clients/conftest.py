@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,9 @@ def client(served: Served) -> Iterator[Any]:
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     yield client
-    client.close()
+    # The client drops its connection when a topic is terminated; closing fails while its producer reconnects.
+    with suppress(pulsar.NotConnected):
+        client.close()
 
 
 @pytest.fixture
