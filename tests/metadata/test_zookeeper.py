@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import queue
+import struct
 import sys
 import time
 from contextlib import closing
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.metadata import MetadataStoreContract
 
-from afterglow.errors import CommitFailed, CommitUnknown, MetadataError, MetadataUnavailable, MissingDependency
+from afterglow.errors import (
+    CommitFailed,
+    CommitUnknown,
+    Fenced,
+    MetadataError,
+    MetadataUnavailable,
+    MissingDependency,
+    VersionConflict,
+)
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore, _is_refusal
 
@@ -69,17 +78,19 @@ def test_a_server_that_is_not_there_is_named_with_the_setting(zookeeper: ZooKeep
         ZooKeeperMetadataStore("127.0.0.1:1", operation_timeout_s=0.2)
 
 
+@pytest.mark.parametrize("guard", [None, "/guard"])
 @pytest.mark.parametrize("change", ["create", "set", "delete"])
 def test_a_change_that_is_sent_and_not_answered_is_unknown_and_a_read_settles_it(
-    own_zookeeper: ZooKeeperServer, change: str
+    own_zookeeper: ZooKeeperServer, change: str, guard: str | None
 ) -> None:
     changes: dict[str, Callable[[MetadataStore], object]] = {
-        "create": lambda store: store.put("/new", b"1", MUST_NOT_EXIST),
-        "set": lambda store: store.put("/old", b"1", 0),
-        "delete": lambda store: store.delete("/old", 0),
+        "create": lambda store: store.put("/new", b"1", MUST_NOT_EXIST, guard=guard),
+        "set": lambda store: store.put("/old", b"1", 0, guard=guard),
+        "delete": lambda store: store.delete("/old", 0, guard=guard),
     }
     with closing(open_store(own_zookeeper, operation_timeout_s=0.5)) as store:
         store.put("/old", b"0", MUST_NOT_EXIST)
+        store.put("/guard", b"", MUST_NOT_EXIST)
         own_zookeeper.pause()
         try:
             started = time.monotonic()
@@ -171,6 +182,132 @@ def test_a_denied_access_is_distinguished_from_a_failure(zookeeper: ZooKeeperSer
             stranger.put("/node", b"y", 0)
         with pytest.raises(CommitFailed, match="auth"):
             stranger.put("/node/deeper/child", b"y", MUST_NOT_EXIST)
+
+
+def test_parents_are_created_below_nodes_that_deny_it(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+
+    secret = {"default_acl": [make_digest_acl("owner", "secret", all=True)]}
+    auth = [("digest", "owner:secret")]
+    with (
+        closing(open_store(zookeeper, chroot=chroot, auth=auth, client_options=secret)) as owner,
+        closing(open_store(zookeeper, chroot=f"{chroot}/closed/open")) as stranger,
+    ):
+        owner.put("/closed", b"", MUST_NOT_EXIST)
+        owner._client.create(f"{chroot}/closed/open", b"", acl=OPEN_ACL_UNSAFE)
+        assert stranger.put("/a/b/c", b"x", MUST_NOT_EXIST) == 0
+        assert stranger.children("/a") == ("b",)
+
+
+def test_a_guard_that_may_not_be_read_is_not_taken_for_missing(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    from kazoo.security import make_digest_acl
+
+    secret = [make_digest_acl("owner", "secret", all=True)]
+    with (
+        closing(open_store(zookeeper, chroot=chroot)) as store,
+        closing(open_store(zookeeper, chroot=chroot, auth=[("digest", "owner:secret")])) as owner,
+    ):
+        store.put("/node", b"", MUST_NOT_EXIST)
+        owner._client.create(f"{chroot}/guard", b"", acl=secret)
+        with pytest.raises(CommitFailed, match="auth") as caught:
+            store.put("/node", b"x", 0, guard="/guard")
+        assert not isinstance(caught.value, Fenced)
+        assert owner.put("/node", b"x", 0, guard="/guard") == 1
+
+
+def test_a_guard_deleted_during_a_creation_leaves_no_parent(
+    zookeeper: ZooKeeperServer, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_store(zookeeper, chroot=chroot)) as store, closing(open_store(zookeeper, chroot=chroot)) as other:
+        store.put("/guard", b"", MUST_NOT_EXIST)
+        create_parents = store._create_parents
+
+        def lose_guard_first(*arguments: Any) -> None:
+            other.delete("/guard", 0)
+            create_parents(*arguments)
+
+        monkeypatch.setattr(store, "_create_parents", lose_guard_first)
+        with pytest.raises(Fenced, match="/up/node was not changed"):
+            store.put("/up/node", b"", MUST_NOT_EXIST, guard="/guard")
+        assert store.children("/") == ()
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        (["NoNodeError", "RuntimeInconsistency"], Fenced),
+        (["RolledBackError", "NoNodeError"], VersionConflict),
+        (["RolledBackError", "BadVersionError"], VersionConflict),
+        (["NoAuthError", "RuntimeInconsistency"], CommitFailed),
+        (["RolledBackError", "NoAuthError"], CommitFailed),
+        (["RolledBackError", "NotReadOnlyCallError"], CommitFailed),
+        (["RolledBackError", "QuotaExceededError"], CommitFailed),
+        # The session ended while the server took the transaction apart, or its results say nothing at all.
+        (["SessionExpiredError", "RuntimeInconsistency"], CommitUnknown),
+        (["RolledBackError", "SessionExpiredError"], CommitUnknown),
+        (["RolledBackError", "SessionMovedError"], CommitUnknown),
+        (["RuntimeInconsistency", "RuntimeInconsistency"], CommitUnknown),
+        (["RolledBackError", "RolledBackError"], CommitUnknown),
+        (["RolledBackError", "SystemZookeeperError"], CommitUnknown),
+        ([], CommitUnknown),
+    ],
+)
+def test_the_first_operation_that_fails_determines_the_error_of_a_transaction(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, results: list[str], expected: type[MetadataError]
+) -> None:
+    from kazoo import exceptions
+
+    with closing(open_store(zookeeper)) as store:
+        answer = [getattr(exceptions, name)() for name in results]
+        monkeypatch.setattr(store, "_call", lambda *_: answer)
+        with pytest.raises(MetadataError) as caught:
+            store.put("/node", b"", 0, guard="/guard")
+        assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize("error", [struct.error("unpack"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")])
+def test_a_response_that_cannot_be_parsed_leaves_the_outcome_unknown(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    with closing(open_store(zookeeper)) as store:
+        monkeypatch.setattr(store, "_call", fail)
+        with pytest.raises(CommitUnknown, match="/node"):
+            store.put("/node", b"", 0)
+
+
+@pytest.mark.parametrize("change", ["create", "set", "delete"])
+def test_a_server_that_dies_under_a_guarded_change_leaves_its_outcome_unknown(
+    own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    changes: dict[str, Callable[[MetadataStore], object]] = {
+        "create": lambda store: store.put("/new", b"1", MUST_NOT_EXIST, guard="/guard"),
+        "set": lambda store: store.put("/old", b"1", 0, guard="/guard"),
+        "delete": lambda store: store.delete("/old", 0, guard="/guard"),
+    }
+    with closing(open_store(own_zookeeper)) as store:
+        store.put("/old", b"0", MUST_NOT_EXIST)
+        store.put("/guard", b"", MUST_NOT_EXIST)
+        own_zookeeper.pause()
+        call = store._call
+
+        def call_and_kill(what: str, request: Callable[[], Any], deadline: float) -> Any:
+            def request_and_kill() -> Any:
+                result = request()
+                own_zookeeper.kill()
+                return result
+
+            return call(what, request_and_kill, deadline)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_call", call_and_kill)
+            with pytest.raises(CommitUnknown):
+                changes[change](store)
+        own_zookeeper.start()
+        # The paused server was killed before it read the request.
+        assert (eventually_get(store, "/old"), eventually_get(store, "/new")) == (b"0", None)
 
 
 def test_without_kazoo_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

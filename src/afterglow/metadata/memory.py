@@ -90,7 +90,7 @@ class MemoryMetadataStore:
 
     def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
-        check_put(path, value, expected_version, self._max_value_bytes)
+        check_put(path, value, expected_version, self._max_value_bytes, guard)
         with self._tree.lock:
             self._check_open()
             check_guard(path, guard, None if guard is None else self._tree.nodes.get(guard))
@@ -106,7 +106,7 @@ class MemoryMetadataStore:
 
     def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
-        check_delete(path, expected_version)
+        check_delete(path, expected_version, guard)
         with self._tree.lock:
             self._check_open()
             check_guard(path, guard, None if guard is None else self._tree.nodes.get(guard))

@@ -143,7 +143,7 @@ class SqliteMetadataStore:
 
     def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
-        check_put(path, value, expected_version, self._max_value_bytes)
+        check_put(path, value, expected_version, self._max_value_bytes, guard)
         with self._transaction(f"put of {path}") as db:
             check_guard(path, guard, None if guard is None else _version(db, guard))
             found = _version(db, path)
@@ -160,7 +160,7 @@ class SqliteMetadataStore:
 
     def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
-        check_delete(path, expected_version)
+        check_delete(path, expected_version, guard)
         with self._transaction(f"delete of {path}") as db:
             check_guard(path, guard, None if guard is None else _version(db, guard))
             check_version(path, _version(db, path), expected_version)

@@ -81,10 +81,10 @@ class MetadataStore(Protocol):
             path: The node.
             value: Its new value.
             expected_version: As read, or ``MUST_NOT_EXIST``.
-            guard: A node that must exist when the change is applied; None: no condition. Parents are created anyway.
+            guard: A node that must exist when the change is applied, or a missing parent created; None: no condition.
 
         Raises:
-            Fenced: The guard does not exist.
+            Fenced: The guard does not exist, whatever the version; nothing was changed.
             VersionConflict: The path has another version, exists already, or does not exist.
             ValueTooLarge: The value exceeds ``max_value_bytes``; nothing was sent.
             CommitFailed: The store rejected the change.
@@ -96,7 +96,7 @@ class MetadataStore(Protocol):
         """Remove the node; ``guard`` as in :meth:`put`.
 
         Raises:
-            Fenced: The guard does not exist.
+            Fenced: The guard does not exist, whatever the version; nothing was changed.
             VersionConflict: The path has another version or does not exist.
             CommitFailed: The node has children, or the store rejected the change.
             CommitUnknown: The change was sent and its outcome is unknown.
@@ -121,11 +121,12 @@ class MetadataStore(Protocol):
 _log = logging.getLogger(__name__)
 
 MAX_PATH_BYTES: Final = 3072
-"""The longest path, in UTF-8. With the limit below it leaves 1 KiB for chroot, header and access list."""
+"""The longest path, in UTF-8."""
 
-DEFAULT_MAX_VALUE_BYTES: Final = 0xFFFFF - MAX_PATH_BYTES - 1024
+DEFAULT_MAX_VALUE_BYTES: Final = 0xFFFFF - 2 * MAX_PATH_BYTES - 1024
 """ZooKeeper's default ``jute.maxbuffer`` (0xFFFFF) limits the whole packet: the server closes the connection of a
-client that sends more, which the client cannot distinguish from a lost response. All stores apply this lower limit."""
+client that sends more, which the client cannot distinguish from a lost response. All stores apply this lower limit,
+which leaves room for the path, the guard, and 1 KiB for headers, access list and the chroot of both paths."""
 
 # ZooKeeper rejects controls, surrogates, private use, specials, and (as Java's surrogate pairs) all above the BMP.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
@@ -156,15 +157,15 @@ def check_path(path: str, *, allow_root: bool = False) -> str:
     return path
 
 
-def check_put(path: str, value: bytes, expected_version: int, max_value_bytes: int) -> None:
+def check_put(path: str, value: bytes, expected_version: int, max_value_bytes: int, guard: str | None) -> None:
     """Check the arguments of a put, and warn of a value larger than half of the store's limit.
 
     Raises:
-        InvalidName: The path is invalid.
+        InvalidName: The path or the guard is invalid.
         NotSupported: The expected version is negative and not ``MUST_NOT_EXIST``.
         ValueTooLarge: The value exceeds the store's limit.
     """
-    check_path(path)
+    _check_paths(path, guard)
     if expected_version < MUST_NOT_EXIST:
         raise NotSupported(f"put of {path} expects version {expected_version}; give the version that get() returned")
     if len(value) > max_value_bytes:
@@ -176,16 +177,22 @@ def check_put(path: str, value: bytes, expected_version: int, max_value_bytes: i
         _log.warning("the value of %s has %d bytes, over half of the limit of %d", path, len(value), max_value_bytes)
 
 
-def check_delete(path: str, expected_version: int) -> None:
+def check_delete(path: str, expected_version: int, guard: str | None) -> None:
     """Check the arguments of a delete.
 
     Raises:
-        InvalidName: The path is invalid.
+        InvalidName: The path or the guard is invalid.
         NotSupported: The expected version is negative: ZooKeeper would delete any version.
     """
-    check_path(path)
+    _check_paths(path, guard)
     if expected_version < 0:
         raise NotSupported(f"delete of {path} expects version {expected_version}; give the version that get() returned")
+
+
+def _check_paths(path: str, guard: str | None) -> None:
+    check_path(path)
+    if guard is not None:
+        check_path(guard)
 
 
 def parent_of(path: str) -> str:

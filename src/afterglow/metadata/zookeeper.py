@@ -5,17 +5,19 @@ change is sent once and never retried by this module: a missing response is ``Co
 have been applied or may still be in transit. The session is restored, or replaced, in the background, and its watches
 are set again.
 
-Implicit parents are not created atomically: they are created before the node, and stay if its creation fails. Importing
-this module requires kazoo.
+A change and the check of its guard are one transaction. Implicit parents are created before the node, each in its own
+transaction with the guard, and stay if its creation fails. Importing this module requires kazoo.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import (
@@ -52,12 +54,10 @@ try:
         NoNodeError,
         NotEmptyError,
         RolledBackError,
-        RuntimeInconsistency,
         SessionExpiredError,
         SessionMovedError,
     )
     from kazoo.handlers.threading import KazooTimeoutError
-    from kazoo.protocol.serialization import CheckVersion
 except ImportError as error:
     raise MissingDependency.of_extra("metadata in ZooKeeper needs kazoo", "zookeeper") from error
 
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# All errors that kazoo raises for a request; RuntimeError if it cannot parse the response.
-_ERRORS: Final = (KazooException, KazooTimeoutError, RuntimeError)
+# All errors that kazoo raises for a request; the last three if it cannot parse the response.
+_ERRORS: Final = (KazooException, KazooTimeoutError, RuntimeError, ValueError, struct.error)
 
 # ZooKeeper's codes from here down mean that a server rejected the request; after those above the effect is unknown.
 _FIRST_REFUSAL: Final = -100
@@ -169,33 +169,28 @@ class ZooKeeperMetadataStore:
 
     def put(self, path: str, value: bytes, expected_version: int, *, guard: str | None = None) -> int:
         """Create the node or replace its value; see the protocol."""
-        check_put(path, value, expected_version, self._max_value_bytes)
+        check_put(path, value, expected_version, self._max_value_bytes, guard)
         node, deadline = self._node(path), self._deadline()
-        transaction = self._transaction(guard)
         if expected_version != MUST_NOT_EXIST:
-            transaction.set_data(node, value, expected_version)
             try:
-                self._write("put", path, transaction, deadline)
+                self._write("put", path, guard, methodcaller("set_data", node, value, expected_version), deadline)
             except NoNodeError as error:
                 raise does_not_exist(path, expected_version) from error
             return expected_version + 1
         while True:
-            transaction.create(node, value)
             try:
-                self._write("put", path, transaction, deadline)
+                self._write("put", path, guard, methodcaller("create", node, value), deadline)
             except NoNodeError:
-                self._create_parents(node, deadline)
-                transaction = self._transaction(guard)
+                self._create_parents(path, guard, deadline)
             else:
                 return FIRST_VERSION
 
     def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
-        check_delete(path, expected_version)
-        transaction = self._transaction(guard)
-        transaction.delete(self._node(path), expected_version)
+        check_delete(path, expected_version, guard)
+        change = methodcaller("delete", self._node(path), expected_version)
         try:
-            self._write("delete", path, transaction, self._deadline())
+            self._write("delete", path, guard, change, self._deadline())
         except NoNodeError as error:
             raise does_not_exist(path, expected_version) from error
         except NotEmptyError as error:
@@ -233,37 +228,64 @@ class ZooKeeperMetadataStore:
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s
 
-    def _create_parents(self, node: str, deadline: float) -> None:
-        """Create the missing parents of ``node``; after a failure here the put itself was certainly not applied."""
-        for parent in reversed(ancestors_of(node)):
-            what = f"creation of the parent {parent}"
+    def _create_parents(self, path: str, guard: str | None, deadline: float) -> None:
+        """Create the missing parents of ``path``; after a failure here the put itself was certainly not applied.
+
+        From the nearest upwards to one that exists, and down again: access to nodes further up may be denied.
+        """
+        parents = ancestors_of(self._node(path))
+        level = 0
+        while 0 <= level < len(parents):
+            what = f"creation of the parent {parents[level]}"
             try:
-                self._call(what, partial(self._client.create_async, parent), deadline)
-            except (NodeExistsError, NoNodeError):
-                continue  # NoNodeError: deleted again in the meantime; the caller retries until its deadline
+                self._commit(what, path, guard, methodcaller("create", parents[level]), deadline)
+            except NodeExistsError:
+                level -= 1
+            except NoNodeError:
+                level += 1
             except NoAuthError as error:
                 raise CommitFailed(_denied(what)) from error
             except _ERRORS as error:
                 raise MetadataUnavailable(f"{what} at {self._hosts} was not confirmed: {error!r}") from error
+            else:
+                level -= 1
 
-    def _transaction(self, guard: str | None) -> TransactionRequest:
-        """A transaction that is applied only while ``guard`` exists; the caller adds its change."""
+    def _commit(
+        self, what: str, path: str, guard: str | None, change: Callable[[TransactionRequest], None], deadline: float
+    ) -> None:
+        """Send a change in one transaction with the check of its guard.
+
+        Raises:
+            Fenced: The guard does not exist.
+            KazooException: As from :meth:`_call`, or the error of the change itself.
+        """
         transaction = self._client.transaction()
         if guard is not None:
             transaction.check(self._node(guard), _ANY_VERSION)
-        return transaction
+        change(transaction)
+        results = self._call(what, transaction.commit_async, deadline)
+        # Operations before the one that failed have the result RolledBackError, those after it RuntimeInconsistency.
+        errors = [result for result in results if isinstance(result, Exception)]
+        causes = [error for error in errors if not isinstance(error, RolledBackError)]
+        if guard is not None and causes and results[0] is causes[0] and isinstance(causes[0], NoNodeError):
+            raise guard_missing(path, guard) from causes[0]
+        if errors:
+            raise (causes or errors)[0]
+        if len(results) != len(transaction.operations):
+            raise RuntimeError(f"{len(transaction.operations)} operations have {len(results)} results")
 
-    def _write(self, name: str, path: str, transaction: TransactionRequest, deadline: float) -> None:
+    def _write(
+        self,
+        name: str,
+        path: str,
+        guard: str | None,
+        change: Callable[[TransactionRequest], None],
+        deadline: float,
+    ) -> None:
         """Send a change once; the caller handles ``NoNodeError`` and ``NotEmptyError``."""
         what = f"{name} of {path}"
         try:
-            results = self._call(what, transaction.commit_async, deadline)
-            # Of a transaction that was rejected, the other operations have errors without a meaning of their own.
-            for operation, result in zip(transaction.operations, results, strict=True):
-                if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
-                    if isinstance(operation, CheckVersion) and isinstance(result, NoNodeError):
-                        raise guard_missing(path, operation.path.removeprefix(self._chroot))
-                    raise result
+            self._commit(what, path, guard, change, deadline)
         except (NoNodeError, NotEmptyError):
             raise
         except (NodeExistsError, BadVersionError) as error:
@@ -308,7 +330,7 @@ class ZooKeeperMetadataStore:
             MetadataUnavailable: No connection, so nothing was sent.
             KazooException: The server rejected the request, or the connection was lost.
             KazooTimeoutError: The deadline passed after the request was sent.
-            RuntimeError: The response could not be parsed.
+            RuntimeError: The response could not be parsed; also ValueError and struct.error.
         """
         connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
         if self._closed:
