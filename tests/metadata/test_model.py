@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from afterglow.errors import CommitFailed, VersionConflict
+from afterglow.errors import CommitFailed, Fenced, VersionConflict
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
 paths = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
 versions = st.sampled_from([MUST_NOT_EXIST, 0, 1, 2])
 values = st.binary(max_size=3)
+guards = st.none() | paths
 
 
 class Model:
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int]] = {}
 
-    def check(self, path: str, expected: int) -> None:
+    def check(self, path: str, expected: int, guard: str | None) -> None:
+        if guard is not None and guard not in self.nodes:
+            raise Fenced(path)
         found = self.nodes[path][1] if path in self.nodes else MUST_NOT_EXIST
         if found != expected:
             raise VersionConflict(path)
 
-    def put(self, path: str, value: bytes, expected: int) -> int:
-        self.check(path, expected)
+    def put(self, path: str, value: bytes, expected: int, guard: str | None = None) -> int:
+        self.check(path, expected, guard)
         while expected == MUST_NOT_EXIST and "/" in path[1:] and (parent := path.rpartition("/")[0]) not in self.nodes:
             self.put(parent, b"", MUST_NOT_EXIST)
         self.nodes[path] = (value, expected + 1)
         return expected + 1
 
-    def delete(self, path: str, expected: int) -> None:
-        self.check(path, expected)
+    def delete(self, path: str, expected: int, guard: str | None = None) -> None:
+        self.check(path, expected, guard)
         if self.children(path):
             raise CommitFailed(path)
         del self.nodes[path]
@@ -67,19 +70,19 @@ class StoresFollowTheModel(RuleBasedStateMachine):
 
     @initialize()
     def begin_with_a_tree(self) -> None:
-        self.put("/a/b", b"", MUST_NOT_EXIST)
+        self.put("/a/b", b"", MUST_NOT_EXIST, None)
 
-    @rule(path=paths, value=values, expected=versions)
-    def put(self, path: str, value: bytes, expected: int) -> None:
-        outcome = _outcome(lambda: self.model.put(path, value, expected))
+    @rule(path=paths, value=values, expected=versions, guard=guards)
+    def put(self, path: str, value: bytes, expected: int, guard: str | None) -> None:
+        outcome = _outcome(lambda: self.model.put(path, value, expected, guard))
         for store in self.stores:
-            assert _outcome(lambda store=store: store.put(path, value, expected)) == outcome
+            assert _outcome(lambda store=store: store.put(path, value, expected, guard=guard)) == outcome
 
-    @rule(path=paths, expected=st.sampled_from([0, 1, 2]))
-    def delete(self, path: str, expected: int) -> None:
-        outcome = _outcome(lambda: self.model.delete(path, expected))
+    @rule(path=paths, expected=st.sampled_from([0, 1, 2]), guard=guards)
+    def delete(self, path: str, expected: int, guard: str | None) -> None:
+        outcome = _outcome(lambda: self.model.delete(path, expected, guard))
         for store in self.stores:
-            assert _outcome(lambda store=store: store.delete(path, expected)) == outcome
+            assert _outcome(lambda store=store: store.delete(path, expected, guard=guard)) == outcome
 
     @rule()
     def reopen_the_file(self) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from afterglow.errors import (
     CommitFailed,
+    Fenced,
     InvalidName,
     MetadataUnavailable,
     NotSupported,
@@ -163,6 +164,118 @@ class MetadataStoreContract:
         node = store.get("/node")
         assert node is not None
         assert node.value == b"kept"
+
+    # --- guards -----------------------------------------------------------------------------------------------------
+
+    def test_changes_under_a_guard_that_exists_are_applied(self, store: MetadataStore) -> None:
+        """Creation, with and without missing parents, put and delete; the guard stays as it was."""
+        store.put("/owners/me", b"", MUST_NOT_EXIST)
+        assert store.put("/up/node", b"a", MUST_NOT_EXIST, guard="/owners/me") == 0
+        assert store.put("/up/other", b"a", MUST_NOT_EXIST, guard="/owners/me") == 0
+        assert store.put("/up/node", b"b", 0, guard="/owners/me") == 1
+        store.delete("/up/other", 0, guard="/owners/me")
+        node, guard = store.get("/up/node"), store.get("/owners/me")
+        assert node is not None
+        assert guard is not None
+        assert (node.value, node.version, guard.version) == (b"b", 1, 0)
+        assert store.children("/up") == ("node",)
+
+    def test_any_version_of_the_guard_will_do(self, store: MetadataStore) -> None:
+        """It only has to exist."""
+        store.put("/owners/me", b"", MUST_NOT_EXIST)
+        store.put("/owners/me", b"changed", 0)
+        assert store.put("/node", b"", MUST_NOT_EXIST, guard="/owners/me") == 0
+
+    def test_without_its_guard_nothing_is_changed(self, store: MetadataStore) -> None:
+        """No put, no delete, no creation, and no parent of what was to be created."""
+        store.put("/node", b"kept", MUST_NOT_EXIST)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: store.put("/node", b"lost", 0, guard="/owners/me"),
+            lambda: store.delete("/node", 0, guard="/owners/me"),
+            lambda: store.put("/new", b"lost", MUST_NOT_EXIST, guard="/owners/me"),
+            lambda: store.put("/up/above/new", b"lost", MUST_NOT_EXIST, guard="/owners/me"),
+        )
+        for call in calls:
+            with pytest.raises(Fenced, match="/owners/me"):
+                call()
+        node = store.get("/node")
+        assert node is not None
+        assert (node.value, node.version) == (b"kept", 0)
+        assert store.children("/") == ("node",)
+
+    def test_changes_end_when_another_store_deletes_the_guard(
+        self, store: MetadataStore, reopen: Callable[[], MetadataStore]
+    ) -> None:
+        """At once, also for a store that has used it; those of the other store go on."""
+        store.put("/owners/me", b"", MUST_NOT_EXIST)
+        store.put("/node", b"a", MUST_NOT_EXIST, guard="/owners/me")
+        with closing(reopen()) as other:
+            other.put("/owners/other", b"", MUST_NOT_EXIST)
+            other.delete("/owners/me", 0, guard="/owners/other")
+            with pytest.raises(Fenced, match=r"/node was not changed.*/owners/me"):
+                store.put("/node", b"b", 0, guard="/owners/me")
+            with pytest.raises(Fenced, match=r"/up/node was not changed.*/owners/me"):
+                store.put("/up/node", b"b", MUST_NOT_EXIST, guard="/owners/me")
+            assert other.get("/up") is None
+            assert other.put("/node", b"c", 0, guard="/owners/other") == 1
+
+    def test_a_missing_guard_counts_before_everything_else(self, store: MetadataStore) -> None:
+        """A process that was replaced must stop, not read again and retry."""
+        store.put("/up/node", b"", MUST_NOT_EXIST)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: store.put("/up/node", b"", MUST_NOT_EXIST, guard="/none"),
+            lambda: store.put("/up/node", b"", 7, guard="/none"),
+            lambda: store.put("/nothing", b"", 0, guard="/none"),
+            lambda: store.delete("/up/node", 7, guard="/none"),
+            lambda: store.delete("/nothing", 0, guard="/none"),
+            lambda: store.delete("/up", 0, guard="/none"),
+            lambda: store.put("/none", b"", MUST_NOT_EXIST, guard="/none"),
+        )
+        for call in calls:
+            with pytest.raises(Fenced):
+                call()
+
+    def test_conflicts_under_a_guard_that_exists_are_those_without_one(self, store: MetadataStore) -> None:
+        """The errors speak of the path, not of the guard."""
+        store.put("/owners/me", b"", MUST_NOT_EXIST)
+        store.put("/up/node", b"", MUST_NOT_EXIST)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: store.put("/up/node", b"", MUST_NOT_EXIST, guard="/owners/me"),
+            lambda: store.put("/up/node", b"", 7, guard="/owners/me"),
+            lambda: store.put("/nothing", b"", 0, guard="/owners/me"),
+            lambda: store.delete("/up/node", 7, guard="/owners/me"),
+            lambda: store.delete("/nothing", 0, guard="/owners/me"),
+        )
+        for call in calls:
+            with pytest.raises(VersionConflict, match=r"/up/node|/nothing"):
+                call()
+        with pytest.raises(CommitFailed, match="children") as caught:
+            store.delete("/up", 0, guard="/owners/me")
+        assert not isinstance(caught.value, (VersionConflict, Fenced))
+
+    def test_a_guard_may_be_changed_under_itself(self, store: MetadataStore) -> None:
+        """As an owner does that gives up its ownership."""
+        store.put("/owners/me", b"", MUST_NOT_EXIST)
+        assert store.put("/owners/me", b"x", 0, guard="/owners/me") == 1
+        store.delete("/owners/me", 1, guard="/owners/me")
+        assert store.children("/owners") == ()
+
+    @pytest.mark.parametrize("path", ["/", *_BAD_PATHS], ids=lambda path: ascii(path[:12]))
+    def test_a_malformed_guard_is_refused(self, store: MetadataStore, path: str) -> None:
+        """It is a path like any other, and the root guards nothing."""
+        store.put("/node", b"", MUST_NOT_EXIST)
+        with pytest.raises(InvalidName):
+            store.put("/node", b"", 0, guard=path)
+        with pytest.raises(InvalidName):
+            store.delete("/node", 0, guard=path)
+
+    def test_the_largest_value_fits_under_the_longest_guard(self, store: MetadataStore) -> None:
+        """The guard is part of the request, whose length ZooKeeper limits."""
+        path, guard = "/" + "p" * (MAX_PATH_BYTES - 1), "/" + "g" * (MAX_PATH_BYTES - 1)
+        value = b"v" * store.max_value_bytes
+        store.put(guard, b"", MUST_NOT_EXIST)
+        store.put(path, value, MUST_NOT_EXIST, guard=guard)
+        assert store.put(path, value, 0, guard=guard) == 1
 
     # --- values and paths -------------------------------------------------------------------------------------------
 
