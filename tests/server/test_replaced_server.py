@@ -127,6 +127,7 @@ def test_topics_of_a_replaced_server_refuse_what_needs_metadata(tmp_path: Path) 
             assert caught.value.code == wire.ServiceNotReady
             ledger = first.service.store.opened("public/default/persistent/t")
             assert ledger is not None
+            await asyncio.to_thread(produce, first, TOPIC)  # an append does not wait for metadata
             with pytest.raises(Fenced, match="another process has taken over"):
                 await first.service.blocking(ledger.roll)
             with pytest.raises(ErrorAnswer, match="another process has taken over") as caught:
