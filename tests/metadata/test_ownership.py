@@ -290,13 +290,14 @@ def replace_and_create_again(
     return replaced, owner
 
 
-def test_a_replaced_process_does_not_change_a_topic_that_was_deleted_and_created_again() -> None:
+@pytest.mark.parametrize("change", [partial(set_mark, value="replaced"), TopicMetadata.remove], ids=["put", "delete"])
+def test_a_replaced_process_does_not_change_a_topic_that_was_deleted_and_created_again(
+    change: Callable[[TopicMetadata], None],
+) -> None:
     store = MemoryMetadataStore()
     replaced, owner = replace_and_create_again(own(store, 1), lambda: own(store, 2))
     with pytest.raises(Fenced):
-        set_mark(replaced, "replaced")
-    with pytest.raises(Fenced):
-        replaced.remove()
+        change(replaced)
     set_mark(owner, "owner")
     assert get_text(owner.check_owner().info, "mark") == "owner"
 
