@@ -34,9 +34,13 @@ class Actor:
         return self.rng.choice(tuple(self.world.models.values()))
 
     def process(self) -> Process:
-        """Mostly the owner, sometimes one that was replaced and does not know it."""
-        if self.world.zombies and self.rng.random() < 0.3:
-            return self.rng.choice(self.world.zombies)
+        """Mostly the owner, sometimes one that was replaced and does not know it.
+
+        Never the one whose action is interrupted by this one: it would wait for its own thread.
+        """
+        zombies = [process for process in self.world.zombies if process is not self.world.actor]
+        if zombies and self.rng.random() < 0.3:
+            return self.rng.choice(zombies)
         return self.world.owner
 
     def on(self, process: Process, model: TopicModel, work: Callable[[ManagedLedger], object]) -> str:
