@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from tests.support.sim import PromiseBroken, run_seed
 from tests.support.sim.__main__ import main
+from tests.support.sim.actor import Actor
+from tests.support.sim.model import TopicModel
 from tests.support.sim.run import SeedResult, try_seeds
+from tests.support.sim.schedule import Simulation
 from tests.support.sim.steps import INTERRUPTIONS, STEPS, WITHOUT_EFFECT
 
 from afterglow import ledger, offload
+from afterglow.format.position import Position
 
 FOUND = (
     (3000337, 1000),
@@ -71,6 +75,29 @@ def test_a_seed_that_broke_a_promise_breaks_none_any_more(seed: int, steps: int)
 def run_seeds(count: int) -> None:
     for seed in range(count):
         run_seed(seed)
+
+
+def test_only_a_replaced_reader_may_find_the_entries_of_an_earlier_life() -> None:
+    model = TopicModel("public/default/persistent/t")
+    model.send(b"earlier")
+    model.created()
+    model.send(b"later")
+    earlier, later = (Position(1, 0), b"earlier"), (Position(2, 0), b"later")
+    assert model.wrong_entries([earlier], current=False) == []
+    assert len(model.wrong_entries([earlier], current=True)) == 1
+    assert len(model.wrong_entries([earlier, later], current=False)) == 1  # no process knows both lives
+    assert len(model.wrong_entries([(Position(1, 0), b"never")], current=False)) == 1
+
+
+def test_no_action_interrupts_one_of_the_same_process() -> None:
+    world = Simulation(0).world
+    first, second = world.owner, Simulation(1).world.owner
+    world.zombies.extend([first, second])
+    world.owner = Simulation(2).world.owner
+    actor = Actor(world)
+    assert {actor.process() for _ in range(100)} == {first, second, world.owner}
+    world.actor = first
+    assert {actor.process() for _ in range(100)} == {second, world.owner}
 
 
 def test_one_seed_is_one_schedule() -> None:

@@ -32,6 +32,8 @@ class TopicModel:
     """Sent, with no answer: each may be there, or not. The value is when it was sent, as a count of all sends."""
     sent: dict[bytes, int] = field(default_factory=dict)
     """Everything ever sent in this life, with its number; numbers ascend with positions."""
+    earlier: list[frozenset[bytes]] = field(default_factory=list)
+    """Everything ever sent in each earlier life."""
     gone: set[int] = field(default_factory=set)
     """Ledgers that were trimmed, rightly."""
     retention: Retention = FOREVER
@@ -78,6 +80,7 @@ class TopicModel:
         self.life += 1
         self.acknowledged.clear()
         self.unheard.clear()
+        self.earlier.append(frozenset(self.sent))
         self.sent.clear()
         self.gone.clear()
         self.subscribed = False
@@ -117,13 +120,15 @@ class TopicModel:
             if (ledger_id, entry_id) >= (first.ledger_id, first.entry_id)
         ]
 
-    def wrong_entries(self, found: Iterable[tuple[Position, bytes]], *, current: bool) -> list[str]:
+    def wrong_entries(self, found: Sequence[tuple[Position, bytes]], *, current: bool) -> list[str]:
         """What is wrong with entries that were read: bytes, order, or that they are there at all.
 
         Args:
             found: Positions, and entries as the client sent them.
             current: Whether the reader owns the topic; then entries that are readable without a receipt must stay.
         """
+        if not current and any(sent.issuperset(entry for _, entry in found) for sent in self.earlier):
+            return []  # a process that was replaced still has the topic open as it was before its deletion
         problems: list[str] = []
         before: tuple[Position, int] | None = None
         for position, entry in found:
