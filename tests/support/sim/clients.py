@@ -185,9 +185,10 @@ class Clients(Actor):
     def delete(self) -> str:
         """Delete a topic; the next append creates it again."""
         model, process = self.topic(), self.process()
+        before = model.deletion_wanted  # by another process, which this one interrupts
         model.deletion_wanted = True
         error = self.world.act(process, lambda: process.store.delete(model.name))
         info = self.world.invariants.lists.get(model.name)
         if info is not None and text_of(info, DELETING) is None:
-            model.deletion_wanted = False
+            model.deletion_wanted = before
         return f"{process}, {model.name} {'' if error is None else type(error).__name__}"
