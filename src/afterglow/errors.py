@@ -236,6 +236,10 @@ class HotLogTimeout(HotLogUnavailable):
     """A call or its retries exceeded the deadline."""
 
 
+class SubscriptionBusy(HotLogUnavailable):
+    """Another consumer is connected to the subscription; retry once it is closed."""
+
+
 # --- metadata ------------------------------------------------------------------------------------------------------
 
 

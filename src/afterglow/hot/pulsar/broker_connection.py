@@ -161,6 +161,15 @@ class BrokerConnection:
         self._last_id += 1
         return self._last_id
 
+    def fileno(self) -> int:
+        """The socket's file descriptor, for selectors."""
+        return self._socket.fileno()
+
+    @property
+    def has_decrypted(self) -> bool:
+        """Whether TLS has bytes that are not received yet and that a selector does not see."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
     def close(self) -> None:
         """Close the socket."""
         with suppress(OSError):
@@ -187,7 +196,7 @@ class BrokerConnection:
         self.send(command)
         while True:
             frame = self._await_command(name, deadline)
-            if _request_id(frame) != request_id:
+            if request_id_of(frame) != request_id:
                 continue
             if frame.type == Command.ERROR:
                 raise refused(f"{name} at {self}", frame.error.error, frame.error.message)
@@ -314,7 +323,7 @@ def tls_context(address: PulsarAddress) -> ssl.SSLContext:
     return context
 
 
-def _request_id(command: wire.BaseCommand) -> int | None:
+def request_id_of(command: wire.BaseCommand) -> int | None:
     """The id of the request that a command responds to."""
     for _, value in command.ListFields():
         found: int | None = getattr(value, "request_id", None)

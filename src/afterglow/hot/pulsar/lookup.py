@@ -84,6 +84,76 @@ def find_broker(dialer: Dialer, topic: TopicName, deadline: Deadline) -> BrokerC
     raise HotLogUnavailable(f"lookup of {topic} failed: {_MAX_REDIRECTS} redirects, the last one to {broker}")
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Way to the broker that serves a topic."""
+
+    endpoint: Endpoint
+    """The host to connect to: the broker, or a proxy."""
+    broker: Endpoint | None = None
+    """The broker behind the proxy; None without a proxy."""
+
+    def __str__(self) -> str:
+        return str(self.endpoint) if self.broker is None else f"{self.broker} through {self.endpoint}"
+
+
+class BrokerLookup:
+    """Lookups of many topics over the same connections. Belongs to one thread.
+
+    Brokers close connections that do not respond to their PINGs: close it after the last of a series of lookups.
+    """
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self._service: BrokerConnection | None = None
+        self._redirected: dict[Endpoint, BrokerConnection] = {}
+        self.is_reachable = True
+        """Whether the last attempt to connect to the service URL succeeded."""
+
+    def find_route(self, topic: TopicName, deadline: Deadline) -> Route:
+        """The way to the broker that serves a topic.
+
+        Raises:
+            HotLogUnavailable: No broker serves it now, or a broker cannot be reached.
+            AfterglowError: The broker refused permanently; see :mod:`afterglow.hot.pulsar.broker_connection`.
+        """
+        try:
+            return self._find_route(topic, deadline)
+        except HotLogUnavailable:
+            self.close()  # one of the connections may be lost
+            raise
+
+    def close(self) -> None:
+        """Close every connection; the next lookup opens others."""
+        for connection in (self._service, *self._redirected.values()):
+            if connection is not None:
+                connection.close()
+        self._service = None
+        self._redirected.clear()
+
+    def _find_route(self, topic: TopicName, deadline: Deadline) -> Route:
+        if self._service is None:
+            self.is_reachable = False
+            self._service = self._dialer.service(deadline)
+            self.is_reachable = True
+        connection = self._service
+        authoritative = False
+        for _ in range(_MAX_REDIRECTS):
+            listener = self._dialer.address.listener_name
+            answer = _find_broker(connection, topic, listener, deadline, authoritative=authoritative)
+            broker = _broker(answer, connection)
+            if answer.response == LookupResponse.Connect:
+                return Route(connection.endpoint, broker) if answer.proxy_through_service_url else Route(broker)
+            authoritative = answer.authoritative
+            if broker == self._service.endpoint:
+                connection = self._service
+            elif (known := self._redirected.get(broker)) is not None:
+                connection = known
+            else:
+                connection = self._redirected[broker] = self._dialer.dial(broker, deadline)
+        raise HotLogUnavailable(f"lookup of {topic} failed: {_MAX_REDIRECTS} redirects, the last one to {broker}")
+
+
 def partitions(address: PulsarAddress, topic: str, *, timeout_s: float = 30.0, deadline_s: float = 120.0) -> int:
     """The number of partitions of a topic; 0 if it is not partitioned. Does not create the topic.
 

@@ -212,7 +212,7 @@ class RawSubscription:
     def _handle_command(self, command: wire.BaseCommand, payload: memoryview) -> None:
         kind = command.type
         if kind == Command.MESSAGE and command.message.consumer_id == self._consumer_id:
-            position = _position(command.message.message_id)
+            position = message_position(command.message.message_id)
             if position >= self._progress.awaited:
                 raise self._progress.missing(f"it continues with {position}")
             self._permits.used(1, _messages(payload), len(payload))
@@ -223,7 +223,7 @@ class RawSubscription:
         elif kind == Command.ERROR and command.error.request_id == self._end_request:
             raise refused(f"request for the end of {self._topic}", command.error.error, command.error.message)
         elif kind == Command.GET_LAST_MESSAGE_ID_RESPONSE:
-            last = _position(command.getLastMessageIdResponse.last_message_id)
+            last = message_position(command.getLastMessageIdResponse.last_message_id)
             if last < self._progress.awaited:
                 raise self._progress.missing(f"the log ends with {last}" if last.entry_id >= 0 else "the log is empty")
 
@@ -248,7 +248,7 @@ class RawSubscription:
         return taken
 
 
-def _position(message_id: wire.MessageIdData) -> Position:
+def message_position(message_id: wire.MessageIdData) -> Position:
     """The position of a message id, which carries Java's signed numbers in unsigned fields."""
     ledger_id, entry_id = message_id.ledgerId, message_id.entryId
     return Position(
