@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.scripted_broker import ENTRIES, LEDGER, LookupResponse, ScriptedBroker, SectionKind, answer_lookup
 
 from afterglow.errors import (
     AccessDenied,
@@ -18,136 +18,23 @@ from afterglow.errors import (
     InvalidFrame,
     TopicMissing,
 )
-from afterglow.format.entry import encode_entry
 from afterglow.format.frames import iter_entries
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import FrameBuffer, encode_command, encode_head
 from afterglow.hot.pulsar import PulsarAddress, RawReader, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SectionKind = wire.BaseCommand
-LookupResponse = wire.CommandLookupTopicResponse
-LEDGER = 7
-ENTRIES = [
-    encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=i, publish_time=1), b"%d" % i) for i in range(20)
-]
-
-
-class Session:
-    """One connection of a client."""
-
-    def __init__(self, broker: Broker, connected: socket.socket) -> None:
-        self.broker = broker
-        self.socket = connected
-        self.next_entry = 0
-
-    def send(self, command: wire.BaseCommand) -> None:
-        self.socket.sendall(encode_command(command))
-
-    def entry(self, consumer_id: int, number: int, ledger_id: int = LEDGER) -> None:
-        command = SectionKind(type=SectionKind.MESSAGE)
-        command.message.consumer_id = consumer_id
-        command.message.message_id.ledgerId = ledger_id
-        command.message.message_id.entryId = number
-        self.socket.sendall(encode_head(command.SerializeToString(), len(ENTRIES[number])) + ENTRIES[number])
-
-    def error(self, code: Any, request_id: int = 2**64 - 1) -> None:
-        command = SectionKind(type=SectionKind.ERROR)
-        command.error.request_id, command.error.error, command.error.message = request_id, code, "as scripted"
-        self.send(command)
-
-    def success(self, request_id: int) -> None:
-        self.send(SectionKind(type=SectionKind.SUCCESS, success=wire.CommandSuccess(request_id=request_id)))
-
-
-Reaction: TypeAlias = "Callable[[Session, Any], None]"
-
-
-class Broker:
-    """Serves ENTRIES; reactions given by the name of a command replace its own."""
-
-    def __init__(self, **reactions: Reaction) -> None:
-        self.reactions = reactions
-        self.received: list[wire.BaseCommand] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        # A thread that waits in accept or recv is woken by a shutdown, not by a close.
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        self._listener.close()
-
-    def translated(self, kind: SectionKind.Type.ValueType) -> list[wire.BaseCommand]:
-        return [command for command in self.received if command.type == kind]
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connected, _ = self._listener.accept()
-                self._sockets.append(connected)
-                thread = threading.Thread(target=self._serve, args=(Session(self, connected),))
-                self._threads.append(thread)
-                thread.start()
-
-    def _serve(self, session: Session) -> None:
-        buffer = FrameBuffer(1 << 20)
-        with suppress(OSError), session.socket:
-            while count := session.socket.recv_into(buffer.space()):
-                for data, _ in buffer.received(count):
-                    command = SectionKind.FromString(bytes(data))
-                    self.received.append(command)
-                    name = SectionKind.Type.Name(command.type).lower()
-                    reaction = self.reactions.get(name) or getattr(self, f"_{name}", None)
-                    if reaction is not None:
-                        reaction(session, command)
-
-    @staticmethod
-    def _connect(session: Session, _: wire.BaseCommand) -> None:
-        connected = wire.CommandConnected(server_version="scripted", protocol_version=19, max_message_size=1000)
-        session.send(SectionKind(type=SectionKind.CONNECTED, connected=connected))
-
-    def _lookup(self, session: Session, command: wire.BaseCommand) -> None:
-        answer_lookup(session, command, LookupResponse.Connect, self.url)
-
-    @staticmethod
-    def _subscribe(session: Session, command: wire.BaseCommand) -> None:
-        start = command.subscribe.start_message_id.entryId
-        session.next_entry = 0 if start == 2**64 - 1 else start
-        session.success(command.subscribe.request_id)
-
-    @staticmethod
-    def _flow(session: Session, command: wire.BaseCommand) -> None:
-        for _ in range(command.flow.messagePermits):
-            if session.next_entry < len(ENTRIES):
-                session.entry(command.flow.consumer_id, session.next_entry)
-                session.next_entry += 1
-
-    @staticmethod
-    def _close_consumer(session: Session, command: wire.BaseCommand) -> None:
-        session.success(command.close_consumer.request_id)
-
-
-def answer_lookup(session: Session, command: wire.BaseCommand, kind: Any, url: str, **more: Any) -> None:
-    answer = LookupResponse(request_id=command.lookupTopic.request_id, response=kind, brokerServiceUrl=url, **more)
-    session.send(SectionKind(type=SectionKind.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+    from tests.support.scripted_broker import Reaction, Session
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Broker]]:
+def start() -> Iterator[Callable[..., ScriptedBroker]]:
     with ExitStack() as stack:
 
-        def begin(**reactions: Reaction) -> Broker:
-            broker = Broker(**reactions)
+        def begin(**reactions: Reaction) -> ScriptedBroker:
+            broker = ScriptedBroker(**reactions)
             stack.callback(broker.close)
             return broker
 
@@ -165,7 +52,7 @@ def read(url: str, first: int = 0, last: int = 19, token: str | None = None, **o
 # --- finding the broker --------------------------------------------------------------------------------------------
 
 
-def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..., Broker]) -> None:
+def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..., ScriptedBroker]) -> None:
     owner = start()
     middle = start(
         lookup=lambda session, command: answer_lookup(
@@ -180,7 +67,7 @@ def test_redirects_are_followed_with_their_authoritative_flag(start: Callable[..
     assert owner.translated(SectionKind.SUBSCRIBE)
 
 
-def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> None:
+def test_redirects_without_end_are_given_up(start: Callable[..., ScriptedBroker]) -> None:
     broker = start(
         lookup=lambda session, command: answer_lookup(session, command, LookupResponse.Redirect, session.broker.url)
     )
@@ -189,7 +76,7 @@ def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> Non
     assert len(broker.translated(SectionKind.CONNECT)) < 30, "no pause between attempts"
 
 
-def test_a_proxy_gets_the_broker_to_connect_to(start: Callable[..., Broker]) -> None:
+def test_a_proxy_gets_the_broker_to_connect_to(start: Callable[..., ScriptedBroker]) -> None:
     def behind(session: Session, command: wire.BaseCommand) -> None:
         answer_lookup(
             session, command, LookupResponse.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True
@@ -201,14 +88,14 @@ def test_a_proxy_gets_the_broker_to_connect_to(start: Callable[..., Broker]) -> 
     assert urls == ["", "inside.example:6650"]
 
 
-def test_a_host_that_is_down_costs_nothing_where_another_is_up(start: Callable[..., Broker]) -> None:
+def test_a_host_that_is_down_costs_nothing_where_another_is_up(start: Callable[..., ScriptedBroker]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         down = gone.getsockname()[1]
     up = start()
     assert read(f"pulsar://127.0.0.1:{down},{up.url.removeprefix('pulsar://')}") == ENTRIES
 
 
-def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., Broker]) -> None:
+def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., ScriptedBroker]) -> None:
     broker = start()
     address = PulsarAddress(broker.url, listener_name="inside")
     with RawReader(address, "t") as reader:
@@ -216,7 +103,7 @@ def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., Broker])
     assert broker.translated(SectionKind.LOOKUP)[0].lookupTopic.advertised_listener_name == "inside"
 
 
-def test_a_broker_without_the_required_kind_of_address_is_reported(start: Callable[..., Broker]) -> None:
+def test_a_broker_without_the_required_kind_of_address_is_reported(start: Callable[..., ScriptedBroker]) -> None:
     broker = start(lookup=lambda session, command: answer_lookup(session, command, LookupResponse.Connect, ""))
     with pytest.raises(ConfigError, match="brokerServicePort"):
         read(broker.url)
@@ -228,7 +115,7 @@ def failed_lookup(code: Any) -> Reaction:
     )
 
 
-def test_refusals_for_good_are_not_tried_again(start: Callable[..., Broker]) -> None:
+def test_refusals_for_good_are_not_tried_again(start: Callable[..., ScriptedBroker]) -> None:
     for code, kind in [(wire.TopicNotFound, TopicMissing), (wire.AuthorizationError, AccessDenied)]:
         broker = start(lookup=failed_lookup(code))
         with pytest.raises(kind, match="as scripted"):
@@ -236,14 +123,14 @@ def test_refusals_for_good_are_not_tried_again(start: Callable[..., Broker]) -> 
         assert len(broker.translated(SectionKind.LOOKUP)) == 1
 
 
-def test_a_broker_that_is_not_ready_is_asked_until_the_deadline(start: Callable[..., Broker]) -> None:
+def test_a_broker_that_is_not_ready_is_asked_until_the_deadline(start: Callable[..., ScriptedBroker]) -> None:
     broker = start(lookup=failed_lookup(wire.ServiceNotReady))
     with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.5.*ServiceNotReady: as scripted"):
         read(broker.url, deadline_s=0.5)
     assert len(broker.translated(SectionKind.LOOKUP)) > 1
 
 
-def test_partitions_are_asked_for_without_creating_any(start: Callable[..., Broker]) -> None:
+def test_partitions_are_asked_for_without_creating_any(start: Callable[..., ScriptedBroker]) -> None:
     def answer(session: Session, command: wire.BaseCommand) -> None:
         assert not command.partitionMetadata.metadata_auto_creation_enabled
         found = wire.CommandPartitionedTopicMetadataResponse(
@@ -263,14 +150,14 @@ def challenge(session: Session) -> None:
     session.send(command)
 
 
-def test_a_challenge_is_answered_in_the_handshake_and_while_reading(start: Callable[..., Broker]) -> None:
+def test_a_challenge_is_answered_in_the_handshake_and_while_reading(start: Callable[..., ScriptedBroker]) -> None:
     def flow(session: Session, command: wire.BaseCommand) -> None:
         challenge(session)
-        Broker._flow(session, command)
+        ScriptedBroker._flow(session, command)
 
     broker = start(
         connect=lambda session, _: challenge(session),
-        auth_response=Broker._connect,
+        auth_response=ScriptedBroker._connect,
         flow=flow,
     )
     assert read(broker.url, token="secret") == ENTRIES
@@ -281,17 +168,17 @@ def test_a_challenge_is_answered_in_the_handshake_and_while_reading(start: Calla
         assert (response.auth_method_name, response.auth_data) == ("token", b"secret")
 
 
-def test_signs_of_life_are_given(start: Callable[..., Broker]) -> None:
+def test_signs_of_life_are_given(start: Callable[..., ScriptedBroker]) -> None:
     def flow(session: Session, command: wire.BaseCommand) -> None:
         session.send(SectionKind(type=SectionKind.PING, ping=wire.CommandPing()))
-        Broker._flow(session, command)
+        ScriptedBroker._flow(session, command)
 
     broker = start(flow=flow)
     assert read(broker.url) == ENTRIES
     assert len(broker.translated(SectionKind.PONG)) == len(broker.translated(SectionKind.FLOW))
 
 
-def test_a_broker_that_falls_silent_is_left_for_a_new_connection(start: Callable[..., Broker]) -> None:
+def test_a_broker_that_falls_silent_is_left_for_a_new_connection(start: Callable[..., ScriptedBroker]) -> None:
     """It sends some entries, then nothing and no end either, as behind a network that has gone."""
     silent: list[int] = []
 
@@ -299,14 +186,14 @@ def test_a_broker_that_falls_silent_is_left_for_a_new_connection(start: Callable
         if len(silent) < 2 and session.next_entry >= 5:
             silent.append(session.next_entry)
         elif session.next_entry < 5 or len(silent) == 2:
-            Broker._flow(session, command)
+            ScriptedBroker._flow(session, command)
 
     broker = start(flow=flow, get_last_message_id=lambda *_: None)
     assert read(broker.url, receive_bytes=200, timeout_s=0.3) == ENTRIES
     assert len(broker.translated(SectionKind.SUBSCRIBE)) > 1
 
 
-def test_a_broker_that_never_answers_ends_at_the_deadline(start: Callable[..., Broker]) -> None:
+def test_a_broker_that_never_answers_ends_at_the_deadline(start: Callable[..., ScriptedBroker]) -> None:
     broker = start(connect=lambda *_: None)
     begun = time.monotonic()
     with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.4"):
@@ -322,13 +209,13 @@ def test_an_unreachable_broker_ends_the_read_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff"])
-def test_what_speaks_another_protocol_is_refused_at_once(start: Callable[..., Broker], garbage: bytes) -> None:
+def test_what_speaks_another_protocol_is_refused_at_once(start: Callable[..., ScriptedBroker], garbage: bytes) -> None:
     broker = start(connect=lambda session, _: session.socket.sendall(garbage))
     with pytest.raises(InvalidFrame):
         read(broker.url)
 
 
-def test_an_entry_larger_than_the_broker_takes_is_refused(start: Callable[..., Broker]) -> None:
+def test_an_entry_larger_than_the_broker_takes_is_refused(start: Callable[..., ScriptedBroker]) -> None:
     def flow(session: Session, _: wire.BaseCommand) -> None:
         session.socket.sendall((1000 + 10_240 + 1).to_bytes(4, "big") + bytes(4))
 
@@ -339,7 +226,7 @@ def test_an_entry_larger_than_the_broker_takes_is_refused(start: Callable[..., B
 # --- the subscription ----------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_begins_before_its_first_entry_and_ends_with_its_last(start: Callable[..., Broker]) -> None:
+def test_a_consumer_begins_before_its_first_entry_and_ends_with_its_last(start: Callable[..., ScriptedBroker]) -> None:
     broker = start()
     assert read(broker.url, 5, 9) == ENTRIES[5:10]
     (subscribe,) = (command.subscribe for command in broker.translated(SectionKind.SUBSCRIBE))
@@ -355,7 +242,7 @@ def test_a_consumer_begins_before_its_first_entry_and_ends_with_its_last(start: 
     assert len(broker.translated(SectionKind.CLOSE_CONSUMER)) == 1
 
 
-def test_reading_continues_after_the_broker_closed_the_consumer(start: Callable[..., Broker]) -> None:
+def test_reading_continues_after_the_broker_closed_the_consumer(start: Callable[..., ScriptedBroker]) -> None:
     closed: list[int] = []
 
     def flow(session: Session, command: wire.BaseCommand) -> None:
@@ -375,14 +262,14 @@ def test_reading_continues_after_the_broker_closed_the_consumer(start: Callable[
     assert len(broker.translated(SectionKind.SUBSCRIBE)) == 4
 
 
-def test_a_hole_is_believed_the_second_time_only(start: Callable[..., Broker]) -> None:
+def test_a_hole_is_believed_the_second_time_only(start: Callable[..., ScriptedBroker]) -> None:
     skipped: list[int] = []
 
     def flow(session: Session, command: wire.BaseCommand) -> None:
         if session.next_entry >= 5 and not skipped:
             session.next_entry = 9
             skipped.append(9)
-        Broker._flow(session, command)
+        ScriptedBroker._flow(session, command)
 
     broker = start(flow=flow)
     assert read(broker.url, receive_bytes=80) == ENTRIES
@@ -390,7 +277,9 @@ def test_a_hole_is_believed_the_second_time_only(start: Callable[..., Broker]) -
 
 
 @pytest.mark.parametrize(("number", "ledger_id"), [(7, LEDGER), (0, LEDGER + 1)])
-def test_a_hole_that_stays_is_an_error_that_names_it(start: Callable[..., Broker], number: int, ledger_id: int) -> None:
+def test_a_hole_that_stays_is_an_error_that_names_it(
+    start: Callable[..., ScriptedBroker], number: int, ledger_id: int
+) -> None:
     def flow(session: Session, command: wire.BaseCommand) -> None:
         for entry in range(session.next_entry, 6):
             session.entry(command.flow.consumer_id, entry)

@@ -192,9 +192,9 @@ class HoldConnection:
             remaining = list(self._inbox)
         for action in remaining:
             action()
-        self._fail_requests(error, lambda _: True)
         for consumer in list(self._consumers.values()):
             self._drop(consumer, connection_error(consumer.topic, self._subscription, error))
+        self._fail_requests(error, lambda _: True)  # those of consumers that were closed before
         self._wake_sender.close()
         self._wake_receiver.close()
         self._listener.on_end(self)

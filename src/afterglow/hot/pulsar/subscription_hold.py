@@ -61,7 +61,8 @@ class _Wanted(Enum):
 class _Hold:
     topic: TopicName
     state: HoldState
-    wanted: _Wanted = _Wanted.HOLD
+    wanted: _Wanted
+    """RELEASE if nothing is under way: for a new topic, and after a permanent error."""
     requested: Position | None = None
     connection: HoldConnection | None = None
     """Has the connected consumer; None while the topic is not held."""
@@ -381,10 +382,10 @@ class SubscriptionHolds:
             raise HotLogError("the holder of subscriptions was closed")
         hold = self._holds.get(name)
         if hold is None:
-            hold = self._holds[name] = _Hold(name, HoldState(str(name)))
-        hold.wanted = wanted
-        if hold.connection is None:
+            hold = self._holds[name] = _Hold(name, HoldState(str(name)), _Wanted.RELEASE)
+        if hold.wanted is _Wanted.RELEASE:
             self._schedule(name, 0.0)
+        hold.wanted = wanted
         return hold
 
     def _schedule(self, name: TopicName, delay_s: float) -> None:
