@@ -223,6 +223,23 @@ class AdminClient:
         """Return the effective offload policies of a topic; None if the API does not return them."""
         return self._topic(topic, "offloadPolicies", applied="true")
 
+    def topic_policy(self, topic: TopicName, policy: str, *, is_global: bool = False) -> Any:
+        """Return the value that is set for a topic itself, by the last part of the policy's path; None if none is.
+
+        None as well if the topic is missing, or the cluster has no topic policies or not this one. Pulsar has policies
+        for a partitioned topic as a whole, not for its partitions.
+        """
+        query = urlencode({"applied": "false", "isGlobal": str(is_global).lower()})
+        path = f"{topic.domain.value}/{topic.namespace}/{encode_name(topic.local_name)}/{policy}"
+        return self._get(f"/admin/v2/{path}?{query}", absent=(404, 405))
+
+    def subscriptions(self, topic: TopicName) -> tuple[str, ...]:
+        """Return the names of the subscriptions of a topic; empty if the topic is missing."""
+        try:
+            return self._names(f"{topic.domain.value}/{topic.namespace}/{encode_name(topic.local_name)}/subscriptions")
+        except NotFound:
+            return ()
+
     def namespace_policies(self, namespace: NamespaceName) -> Json | None:
         """Return all policies of a namespace; None if it is missing."""
         return self._object(f"namespaces/{namespace}")
@@ -230,6 +247,14 @@ class AdminClient:
     def runtime_configuration(self) -> Json | None:
         """Return the runtime configuration of a broker; None if the API does not return it."""
         return self._object("brokers/configuration/runtime")
+
+    def version(self) -> str | None:
+        """Return the release of the broker that responds; None if the API does not return it."""
+        try:
+            text = self._text("/admin/v2/brokers/version")
+        except NotFound:
+            return None
+        return text.strip('"') or None
 
     def schemas(self, topic: TopicName) -> Json | None:
         """Return every version of a topic's schema; None if it has none."""
@@ -270,7 +295,17 @@ class AdminClient:
             f"source {self.url}: unexpected response for {what}: {quoted}; check that it is a Pulsar admin API"
         )
 
-    def _get(self, target: str) -> Any:
+    def _get(self, target: str, *, absent: tuple[int, ...] = ()) -> Any:
+        text = self._text(target, absent=absent)
+        if not text:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._unexpected(target, text) from error
+
+    def _text(self, target: str, *, absent: tuple[int, ...] = ()) -> str:
+        """Return the body of a response; empty if its status is one of ``absent``."""
         try:
             response = self._http.exchange("GET", target, None, _TIMEOUT_S)
         except ssl.SSLError as error:
@@ -285,6 +320,8 @@ class AdminClient:
                 f"source {self.url} does not respond: {error or type(error).__name__}; check the address and that a "
                 "broker runs, or use its ZooKeeper as the source, zk://HOST:2181"
             ) from error
+        if response.status in absent:
+            return ""
         text = response.content.decode("utf-8", "replace").strip()
         failure = f"{response.request} failed with status {response.status}: {_reason(text)}"
         if response.status in {401, 403}:
@@ -293,12 +330,7 @@ class AdminClient:
             raise NotFound(f"{response.request}: {_reason(text)}")
         if response.status >= 300:
             raise MetadataUnavailable(failure)
-        if not text:
-            return None
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise self._unexpected(target, text) from error
+        return text
 
 
 def _reason(text: str) -> str:

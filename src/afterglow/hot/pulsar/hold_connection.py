@@ -471,6 +471,11 @@ def subscription_error(
         return TopicMissing(f"{what}; the topic was deleted: leave it out, or create it again")
     if code == wire.ConsumerBusy:
         return SubscriptionBusy(f"{what}; stop the other consumer, or choose another subscription name")
+    if code == wire.SubscriptionNotFound:
+        return NotSupported(
+            f"{what}; allowAutoSubscriptionCreation is false: create it with pulsar-admin topics create-subscription "
+            f"-s {subscription} -m earliest {topic}"
+        )
     if code == wire.NotAllowedError:
         return NotSupported(f"{what}; raise maxSubscriptionsPerTopic, or permit Exclusive in subscriptionTypesEnabled")
     return refused(f"{request} of subscription {subscription!r} on {topic}", code, message)

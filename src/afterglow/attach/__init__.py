@@ -1,0 +1,23 @@
+"""Attach: streaming tiered storage for the topics of an Apache Pulsar cluster.
+
+Entry points: :class:`SettingsReader` reads what applies to topics, :func:`check` finds what endangers entries that are
+not in the tier yet, :func:`is_attachable` leaves topics out.
+"""
+
+from __future__ import annotations
+
+from afterglow.attach.attachable import exclusion_rule, is_attachable
+from afterglow.attach.cluster_checks import Consequence, Risk, WhenBehind, check, hold_quota_bytes
+from afterglow.attach.cluster_settings import SettingsReader, TopicSettings
+
+__all__ = [
+    "Consequence",
+    "Risk",
+    "SettingsReader",
+    "TopicSettings",
+    "WhenBehind",
+    "check",
+    "exclusion_rule",
+    "hold_quota_bytes",
+    "is_attachable",
+]
