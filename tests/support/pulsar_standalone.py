@@ -91,14 +91,21 @@ class PulsarStandalone:
             :class:`~tests.support.zookeeper.ZooKeeperServer` on ``zookeeper`` finds them once Pulsar has ended.
         settings: Of ``broker.conf``, beside those that every test needs.
         environ: Added to this process's own.
+        token: Of a superuser, where the settings ask for one.
     """
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        token: str | None = None,
     ) -> None:
         self._directory = directory
         self._settings = dict(settings or {})
         self._environ = dict(environ or {})
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._ports = {name: free_port() for name in ("web", "broker", "zookeeper", "bookie")}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -168,7 +175,10 @@ class PulsarStandalone:
         """Call the admin API below ``/admin/v2/``; returns the parsed JSON, or None if the body is empty."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(
-            f"{self.admin_url}/admin/v2/{path}", data, {"Content-Type": "application/json"}, method=method
+            f"{self.admin_url}/admin/v2/{path}",
+            data,
+            {"Content-Type": "application/json", **self._headers},
+            method=method,
         )
         with urllib.request.urlopen(call, timeout=60) as answer:
             text = answer.read()
@@ -176,7 +186,8 @@ class PulsarStandalone:
 
     def _is_well(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.admin_url}/admin/v2/brokers/health", timeout=30) as answer:
+            call = urllib.request.Request(f"{self.admin_url}/admin/v2/brokers/health", headers=self._headers)
+            with urllib.request.urlopen(call, timeout=30) as answer:
                 return bool(answer.read() == b"ok")
         except (OSError, urllib.error.URLError):
             return False
