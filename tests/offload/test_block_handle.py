@@ -17,7 +17,8 @@ from afterglow.format.frames import FRAME_BYTES, frame_entries, scan_frames
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
-from afterglow.offload.block_handle import BlockHandle, SegmentAssembler, SegmentLimits
+from afterglow.offload.block_assembler import BlockAssembler
+from afterglow.offload.block_handle import BlockHandle, SegmentLimits
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
 from afterglow.offload.segments.part_planner import Sizes, plan_parts
@@ -130,7 +131,7 @@ def test_blocks_and_parts_are_cut_as_they_are_planned_where_sizes_are_known(seed
         run, lambda at, first, last: offsets[at][first : last + 2], SMALL, number=1, offset=0, closing=True
     )
 
-    assembler = SegmentAssembler(SMALL)
+    assembler = BlockAssembler(SMALL.block_bytes, SMALL.part_bytes)
     parts: list[bytearray] = []
     for ledger_id, data in framed.items():
         at = 0
@@ -143,7 +144,7 @@ def test_blocks_and_parts_are_cut_as_they_are_planned_where_sizes_are_known(seed
 
     assert [len(part) for part in parts] == [part.size_bytes for part in planned]
     assert [plan.header for _, plans, _ in assembler.ledgers() for plan in plans] == [
-        plan.header for part in planned for ledger_part in part.ledgers for plan in ledger_part.plans
+        plan.header for part in planned for plan in part.plans
     ]
 
 

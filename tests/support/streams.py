@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 from uuid import UUID
 
 from tests.support.ledgers import World, settings
@@ -12,7 +13,7 @@ from tests.support.ledgers import World, settings
 from afterglow.format.objects import get_uuid
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload.environment import SegmentEnvironment
+from afterglow.offload.environment import SegmentEnvironment, frame_end
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.segments.topic_stream import TopicStream
 from afterglow.offload.task import run_task
@@ -49,6 +50,9 @@ class StreamWorld:
         world: The ledgers; by default fresh ones.
     """
 
+    tasks_cut_blocks: ClassVar = False
+    """Whether tasks cut the blocks of their parts, as those of an attached cluster."""
+
     def __init__(self, config: BrokerConfig | None = None, world: World | None = None) -> None:
         self.policy = config or streaming()
         self.world = world or World(self.policy)
@@ -84,7 +88,8 @@ class StreamWorld:
             policy=lambda: self.policy,
             location=lambda: LOCATION,
             sizes=lambda _policy: self.sizes,
-            offsets=lambda ledger_id, first, last: hot.open(ledger_id).offsets(first, last),
+            frame_end=partial(frame_end, hot),
+            offsets=None if self.tasks_cut_blocks else lambda id_, first, last: hot.open(id_).offsets(first, last),
             open_store=lambda _location: self.store,
             store_options=lambda _location: {},
             driver_task=_no_external_driver,

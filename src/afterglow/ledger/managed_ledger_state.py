@@ -112,6 +112,19 @@ class ManagedLedgerState:
             self._tail_bytes += data_bytes
             self._layout = self._layout.with_tail(self._layout.tail_entries + 1)
 
+    def follow_tail(self, ledger_id: int | None, entries: int, data_bytes: int) -> None:
+        """Let readers see the entries of a ledger that another process writes.
+
+        Args:
+            ledger_id: The ledger; None if none is being written.
+            entries: Number of its confirmed entries.
+            data_bytes: Their bytes.
+        """
+        with self.lock:
+            self._tail_id = ledger_id
+            self._tail_bytes = data_bytes
+            self._rebuild(entries)
+
     def end_tail(self, last_broker_time_ms: int | None) -> LedgerEnd:
         """Record that the ledger that takes appends has ended with its confirmed entries.
 

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, ObjectExists, StorageError, WrongLength
-from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format, enclose_frames
 from afterglow.format.frames import FRAME, FRAME_BYTES, check_whole, scan_frames
 from afterglow.format.index import encode_index
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import Position
-from afterglow.format.statistics import measure_block
+from afterglow.offload.block_assembler import BlockAssembler
 from afterglow.offload.block_offloader import put_index
 from afterglow.offload.offloader import OffloadHandle, OffloadResult, check_follows
 from afterglow.offload.segments.records import segment_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from types import TracebackType
     from uuid import UUID
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from afterglow.format.statistics import BlockStatistics
     from afterglow.offload.segments.part_planner import Sizes
     from afterglow.storage.store import ObjectStore, Part, Upload
 
@@ -86,7 +84,7 @@ class BlockHandle(OffloadHandle):
         self._limits = limits
         self._data_metadata = data_metadata
         self._index_metadata = index_metadata
-        self._assembler = SegmentAssembler(limits.sizes)
+        self._assembler = BlockAssembler(limits.sizes.block_bytes, limits.sizes.part_bytes)
         self._begin: Position | None = None
         self._last: Position | None = None
         self._frame_bytes = 0
@@ -255,91 +253,3 @@ class BlockHandle(OffloadHandle):
             if self._upload is None:
                 self._upload = self._store.create_upload(self.key, metadata=self._data_metadata)
         return self._store.upload_part(self._upload, number, data)
-
-
-class SegmentAssembler:
-    """Assembles entries into blocks, in the buffer of the current part. Not thread-safe.
-
-    Args:
-        sizes: Sizes of blocks and parts.
-    """
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._buffer = bytearray()
-        self._taken_bytes = 0  # of the parts before the current one
-        self._block_at = 0  # offset of the open block in the buffer, if one is open
-        self._open: tuple[int, int] | None = None  # ledger and first entry of the open block
-        self._ledgers: dict[int, tuple[list[BlockPlan], list[BlockStatistics]]] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the current part."""
-        return len(self._buffer)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the object so far."""
-        return self._taken_bytes + len(self._buffer)
-
-    def ledgers(self) -> Iterator[tuple[int, Sequence[BlockPlan], Sequence[BlockStatistics]]]:
-        """The closed blocks of each ledger, in the order of the object."""
-        for ledger_id, (plans, blocks) in self._ledgers.items():
-            yield ledger_id, plans, blocks
-
-    def add(
-        self, ledger_id: int, first_entry_id: int, frames: memoryview, offsets: NDArray[np.int64]
-    ) -> Iterator[bytearray]:
-        """Add consecutive entries of one ledger, which must follow those before; yields the parts that they fill.
-
-        Args:
-            ledger_id: The ledger.
-            first_entry_id: Id of the first entry.
-            frames: A buffer with their frames.
-            offsets: Offset of each frame in the buffer, and the end of the last.
-        """
-        at, count = 0, offsets.size - 1
-        while at < count:
-            start = int(offsets[at])
-            if not self._fits(ledger_id, int(offsets[at + 1]) - start):
-                yield from self._end_block()
-                self._block_at = len(self._buffer)
-                self._open = ledger_id, first_entry_id + at
-                self._buffer += bytes(HEADER_BYTES)
-            free_bytes = self._sizes.block_bytes - (len(self._buffer) - self._block_at)
-            stop = max(int(offsets.searchsorted(start + free_bytes, side="right")) - 1, at + 1)
-            self._buffer += frames[start : int(offsets[stop])]
-            at = stop
-
-    def close(self) -> bytearray:
-        """Close the last block; returns the last part, which is empty if the part before it was filled exactly."""
-        full = list(self._end_block())
-        return full[0] if full else self._take_buffer()
-
-    def _fits(self, ledger_id: int, frame_bytes: int) -> bool:
-        """Whether an entry fits into the open block."""
-        if self._open is None or self._open[0] != ledger_id:
-            return False
-        return len(self._buffer) - self._block_at + frame_bytes <= self._sizes.block_bytes
-
-    def _end_block(self) -> Iterator[bytearray]:
-        """Close the open block, if any, and yield the part if it is full."""
-        if self._open is None:
-            return
-        ledger_id, first_entry_id = self._open
-        self._open = None
-        block = memoryview(self._buffer)[self._block_at :]
-        header = BlockHeader(Format.V2, block.nbytes, first_entry_id, ledger_id)
-        enclose_frames(block, 0, header, block.nbytes - HEADER_BYTES)
-        found = scan_frames(block, first_entry_id, HEADER_BYTES)
-        plans, blocks = self._ledgers.setdefault(ledger_id, ([], []))
-        plans.append(BlockPlan(header, found.end_entry_id, 0, 0, self._taken_bytes + self._block_at))
-        blocks.append(measure_block(block, block, found.offsets))
-        block.release()
-        if len(self._buffer) >= self._sizes.part_bytes:
-            yield self._take_buffer()
-
-    def _take_buffer(self) -> bytearray:
-        part, self._buffer = self._buffer, bytearray()
-        self._taken_bytes += len(part)
-        return part

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.blocks import BlockPlan
+    from afterglow.hot.bookkeeper.address import BookKeeperAddress
     from afterglow.hot.log import ReadableLedger
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.block_handle import BlockHandle
@@ -61,7 +62,7 @@ class CopyRequest:
     """The server's home directory."""
     instance: str = ""
     """Id of the hot log in that directory."""
-    remote: PulsarAddress | None = None
+    remote: PulsarAddress | BookKeeperAddress | None = None
     """Address at which tasks that do not share the server's disk read the topic."""
 
     @property

@@ -23,20 +23,33 @@ from afterglow.errors import AfterglowError, ConfigError, HotLogError, StorageEr
 from afterglow.format.blocks import HEADER_BYTES
 from afterglow.format.frames import scan_frames
 from afterglow.format.position import LedgerRange, Position
+from afterglow.offload.block_assembler import BlockAssembler
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
-from afterglow.offload.task import PartBuffer, PartResult, Route, SegmentTask, failed, open_hot_ledgers
+from afterglow.offload.task import (
+    LedgerPart,
+    PartBuffer,
+    PartResult,
+    Route,
+    SegmentTask,
+    failed,
+    open_hot_ledgers,
+    read_uncut,
+)
 from afterglow.storage.store import Part
 from afterglow.tier.drivers import driver_factory
 from afterglow.tier.locations import Tiers, is_built_in, location_of_policy
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from afterglow.config import BrokerConfig
     from afterglow.format.blocks import BlockPlan
     from afterglow.format.statistics import BlockStatistics
     from afterglow.hot.log import ReadableLedger
     from afterglow.offload.offloader import LedgerOffloader, OffloadHandle
-    from afterglow.offload.task import LedgerTask, OpenLedger
+    from afterglow.offload.task import LedgerTask, OpenLedger, UncutLedgerPart
     from afterglow.tier.locations import TierLocation
 
 
@@ -88,13 +101,14 @@ def run_driver_task(task: LedgerTask | SegmentTask, *, open_ledger: OpenLedger |
     route: Route | None = None
     started = time.perf_counter()
     part: Part | None = None
+    cut: tuple[LedgerPart, ...] = ()
     statistics: tuple[tuple[BlockStatistics, ...], ...] = ()
     try:
         with ExitStack() as held:
             if open_ledger is None:
                 open_ledger, route = held.enter_context(open_hot_ledgers(task, _ranges(task)))
             if isinstance(task, SegmentTask):
-                statistics = _write_segment(task, open_ledger)
+                cut, statistics = _write_segment(task, open_ledger)
                 part = Part(task.number, task.size_bytes, "", None)
             else:
                 _write_ledger(task, held.enter_context(open_ledger(task.ledger_id)))
@@ -105,7 +119,9 @@ def run_driver_task(task: LedgerTask | SegmentTask, *, open_ledger: OpenLedger |
         return failed(task, StorageError(f"offload driver {driver} failed with {error!r}"))
     seconds = time.perf_counter() - started
     file_bytes = task.entry_bytes if route is Route.FILES else 0
-    return PartResult(task.task_id, part, statistics, None, upload_seconds=seconds, route=route, file_bytes=file_bytes)
+    return PartResult(
+        task.task_id, part, statistics, None, upload_seconds=seconds, route=route, file_bytes=file_bytes, cut=cut
+    )
 
 
 def _ranges(task: LedgerTask | SegmentTask) -> list[LedgerRange]:
@@ -124,15 +140,22 @@ def _write_ledger(task: LedgerTask, ledger: ReadableLedger) -> None:
     offloader.offload(ledger, task.uuid, dict(task.metadata))
 
 
-def _write_segment(task: SegmentTask, open_ledger: OpenLedger) -> tuple[tuple[BlockStatistics, ...], ...]:
-    """Offer the entries of a segment in order; returns the statistics of its blocks, for each ledger."""
+def _write_segment(
+    task: SegmentTask, open_ledger: OpenLedger
+) -> tuple[tuple[LedgerPart, ...], tuple[tuple[BlockStatistics, ...], ...]]:
+    """Offer the entries of a segment in order; returns the blocks, if they were not planned, and their statistics."""
     offloader = offloader_of(task.policy, task.own, _tiers)
     handle = offloader.streaming_offload(task.uuid, dict(task.metadata))
-    statistics = []
+    cut, statistics = [], []
     try:
         for ledger_part in task.ledgers:
             with open_ledger(ledger_part.ledger_id) as ledger:
-                statistics.append(tuple(_offer_block(handle, ledger, plan) for plan in ledger_part.plans))
+                if isinstance(ledger_part, LedgerPart):
+                    statistics.append(tuple(_offer_block(handle, ledger, plan) for plan in ledger_part.plans))
+                    continue
+                plans, found = _offer_uncut(handle, ledger, ledger_part)
+                cut.append(LedgerPart(ledger_part.ledger_id, plans))
+                statistics.append(found)
         stored = handle.result()
     except BaseException:
         handle.abort()
@@ -143,24 +166,44 @@ def _write_segment(task: SegmentTask, open_ledger: OpenLedger) -> tuple[tuple[Bl
             f"offload driver {task.policy.managed_ledger_offload_driver}: segment {task.uuid} should hold the entries "
             f"{wanted.begin} to {wanted.end}, and the driver stored {stored.begin} to {stored.end} as {stored.uuid}"
         )
-    return tuple(statistics)
+    return tuple(cut), tuple(statistics)
 
 
 def _offer_block(handle: OffloadHandle, ledger: ReadableLedger, plan: BlockPlan) -> BlockStatistics:
-    """Offer the entries of one block, waiting while the driver's buffer is full."""
+    """Offer the entries of one block."""
     buffer = PartBuffer(plan.header.block_bytes)
     statistics = buffer.add(ledger, plan)
     frames = buffer.data[HEADER_BYTES:]
-    first, count = plan.header.first_entry_id, plan.entries
-    offsets = scan_frames(frames, first).offsets
-    taken = 0
+    first = plan.header.first_entry_id
+    _offer_frames(handle, Position(ledger.ledger_id, first), frames, scan_frames(frames, first).offsets)
+    return statistics
+
+
+def _offer_uncut(
+    handle: OffloadHandle, ledger: ReadableLedger, part: UncutLedgerPart
+) -> tuple[tuple[BlockPlan, ...], tuple[BlockStatistics, ...]]:
+    """Offer the entries of one ledger; returns the blocks that a built-in driver would have cut from them."""
+    assembler = BlockAssembler(part.block_bytes, part.block_bytes)
+    for first, frames, offsets in read_uncut(ledger, part):
+        _offer_frames(handle, Position(ledger.ledger_id, first), frames, offsets)
+        for _ in assembler.add(part.ledger_id, first, frames, offsets):
+            pass  # only the index of the blocks is wanted
+    assembler.close()
+    ((_, plans, found),) = assembler.ledgers()
+    return tuple(plans), tuple(found)
+
+
+def _offer_frames(handle: OffloadHandle, begin: Position, frames: memoryview, offsets: NDArray[np.int64]) -> None:
+    """Offer consecutive entries, waiting while the driver's buffer is full."""
+    taken, count = 0, offsets.size - 1
     while True:
         rest = frames[int(offsets[taken]) :]
-        taken += handle.offer_range(rest, Position(ledger.ledger_id, first + taken), count - taken)
+        at = Position(begin.ledger_id, begin.entry_id + taken)
+        taken += handle.offer_range(rest, at, count - taken)
         if taken == count:
-            return statistics
+            return
         if not handle.wait() and not handle.can_offer(int(offsets[taken + 1] - offsets[taken])):
             raise StorageError(
-                f"the offload driver refuses entry {ledger.ledger_id}:{first + taken} though no upload is in progress: "
-                "its handle must accept every entry of a segment"
+                f"the offload driver refuses entry {at.ledger_id}:{begin.entry_id + taken} though no upload is in "
+                "progress: its handle must accept every entry of a segment"
             )

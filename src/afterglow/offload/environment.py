@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -24,19 +25,21 @@ if TYPE_CHECKING:
     from typing import TypeAlias
     from uuid import UUID
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import UploadRecord
+    from afterglow.hot.bookkeeper.address import BookKeeperAddress
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.environment import Clock, Executor
-    from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.pending_deletes import PendingDeletes
-    from afterglow.offload.segments.part_planner import Offsets, PlannedPart
+    from afterglow.offload.segments.part_planner import FrameEnd, Offsets, PlannedPart
     from afterglow.offload.topic_schedule import TopicSchedule
-    from afterglow.policy.resolver import Policies
+    from afterglow.offload.topics import HotLedgers, OffloadPolicies, OffloadTopic, OffloadTopics
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.objects import TierObject
     from afterglow.storage.store import ObjectStore
@@ -51,10 +54,10 @@ _log = logging.getLogger(__name__)
 class OffloadEnvironment:
     """Services, clock and threads shared by the offload of all topics."""
 
-    store: LedgerStore
+    store: OffloadTopics
     metadata: MetadataStore
     paths: AfterglowPaths
-    policies: Policies
+    policies: OffloadPolicies
     tiers: Tiers
     own: TierLocation | None
     """The server's own tier."""
@@ -71,7 +74,7 @@ class OffloadEnvironment:
     """Id of the server and of its hot log."""
     home: str
     """The server's home directory; empty if tasks must not read files."""
-    remote: Callable[[], PulsarAddress | None]
+    remote: Callable[[], PulsarAddress | BookKeeperAddress | None]
     """Address at which workers that do not share the server's disk read topics."""
     flush: Callable[[], None]
     """Makes all confirmed entries of the hot log readable for other processes."""
@@ -82,6 +85,8 @@ class OffloadEnvironment:
     new_uuid: Callable[[], UUID]
     segment_sizes: Callable[[BrokerConfig], Sizes] | None = None
     """Sizes of blocks and parts under a policy; None: those of the policy."""
+    tasks_cut_blocks: bool = False
+    """Whether tasks cut the blocks of segments, since the hot log does not list the sizes of all entries."""
 
     def flush_for(self, name: str) -> None:
         """Flush the hot log before tasks of a topic go out. A failure is logged; tasks that need the data fail."""
@@ -95,7 +100,7 @@ class OffloadEnvironment:
 class SegmentEnvironment:
     """Services of the segments of one topic, for as long as this process owns the topic."""
 
-    ledger: ManagedLedger
+    ledger: OffloadTopic
     metadata: MetadataStore
     paths: AfterglowPaths
     clock: Clock
@@ -109,7 +114,9 @@ class SegmentEnvironment:
     """The tier location of new segments. Raises ``ConfigError`` or ``NotSupported`` if the policy has none."""
     sizes: Callable[[BrokerConfig], Sizes]
     """Sizes of blocks and parts under a policy."""
-    offsets: Offsets
+    frame_end: FrameEnd
+    offsets: Offsets | None
+    """Of all frames, to plan blocks; None: tasks cut the blocks of their parts."""
     open_store: Callable[[TierLocation], ObjectStore]
     store_options: Callable[[TierLocation], Mapping[str, str]]
     """Options with which a task opens the same store."""
@@ -124,12 +131,12 @@ class SegmentEnvironment:
     give_up_ledger: Callable[[int], None]
     """Records a pending delete of the objects of a failed whole-ledger attempt. Durable when it returns."""
     new_uuid: Callable[[], UUID] = uuid4
-    remote: Callable[[], PulsarAddress | None] = lambda: None
+    remote: Callable[[], PulsarAddress | BookKeeperAddress | None] = lambda: None
     """Address at which tasks that do not share the server's disk read the topic."""
 
 
 def segment_environment(
-    ledger: ManagedLedger, env: OffloadEnvironment, policy: Callable[[], BrokerConfig]
+    ledger: OffloadTopic, env: OffloadEnvironment, policy: Callable[[], BrokerConfig]
 ) -> SegmentEnvironment:
     """The environment for the segments of a topic that this process owns.
 
@@ -156,7 +163,8 @@ def segment_environment(
         policy=policy,
         location=lambda: _streaming_location(policy(), env),
         sizes=env.segment_sizes or Sizes.of_policy,
-        offsets=lambda ledger_id, first, last: env.store.hot.open(ledger_id).offsets(first, last),
+        frame_end=partial(frame_end, env.store.hot),
+        offsets=None if env.tasks_cut_blocks else partial(_offsets, env.store.hot),
         open_store=lambda location: env.tiers.store(location, policy()),
         store_options=lambda location: store_options(location, policy()),
         driver_task=lambda record, part: _driver_task(record, part, extra, policy(), env),
@@ -169,6 +177,20 @@ def segment_environment(
         new_uuid=env.new_uuid,
         remote=env.remote,
     )
+
+
+def frame_end(hot: HotLedgers, ledger_id: int, entry_id: int) -> int:
+    """End of a frame among the frames of a hot ledger.
+
+    Raises:
+        HotLogError: The ledger cannot be read.
+        IndexError: The entry is not confirmed.
+    """
+    return int(hot.open(ledger_id).offsets(entry_id, entry_id)[1])
+
+
+def _offsets(hot: HotLedgers, ledger_id: int, first: int, last: int) -> NDArray[np.int64]:
+    return hot.open(ledger_id).offsets(first, last)
 
 
 def _streaming_location(policy: BrokerConfig, env: OffloadEnvironment) -> TierLocation:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, HotLogError
-from afterglow.format.blocks import HEADER_BYTES
 from afterglow.ledger.ledger_list import covered_entries, is_fully_offloaded
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
+from afterglow.offload.environment import frame_end
 from afterglow.offload.segments import records
 from afterglow.offload.segments.listing import list_uploads
 from afterglow.offload.segments.part_planner import frame_bytes
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import UploadRecord
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.log import HotLog
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.backoff import LedgerFailure
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.topic_offload import TopicOffload
+    from afterglow.offload.topics import HotLedgers, OffloadTopic
     from afterglow.storage.health import Outage
 
 
@@ -340,14 +339,13 @@ def view_stream(
     )
 
 
-def _filled_bytes(ledger: ManagedLedger, uploads: Sequence[UploadRecord], hot: HotLog) -> int | None:
+def _filled_bytes(ledger: OffloadTopic, uploads: Sequence[UploadRecord], hot: HotLedgers) -> int | None:
     if not uploads or uploads[-1].HasField("end"):
         return None
     entries = range_between(ledger.layout, records.position_of(uploads[-1].begin), ledger.layout.last)
     try:
         return sum(
-            frame_bytes(entry_range, entry_range.last, lambda id_, *ends: hot.open(id_).offsets(*ends))
-            for entry_range in entries.ranges
+            frame_bytes(entry_range, entry_range.last, partial(frame_end, hot)) for entry_range in entries.ranges
         )
     except (HotLogError, IndexError):
         return None
@@ -415,8 +413,7 @@ def _of_live(view: StreamView, live: UploadRecord) -> _Cause:
             "ends with the ledger that is being written."
         )
     most_bytes, most_s = policy.max_offload_segment_size_in_bytes, policy.max_offload_segment_rollover_time_in_seconds
-    headers = HEADER_BYTES * sum(len(part.block_bytes) for part in live.planned)
-    filled = records.planned_bytes(live) - headers if view.filled_bytes is None else view.filled_bytes
+    filled = records.planned_frame_bytes(live) if view.filled_bytes is None else view.filled_bytes
     closes_ms = live.first_entry_ms + 1000 * most_s
     return _Cause(
         f"Segment {_name(live)} is open: {_parts(live)}. It closes with {max(most_bytes - filled, 0)} more bytes "

@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.log import HotLog
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.block_offloader import BlockCopy, CopyRequest
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.pending_deletes import PendingDeletes
     from afterglow.offload.task import PartResult, Task
+    from afterglow.offload.topics import HotLedgers, OffloadTopic
     from afterglow.tier.locations import TierLocation
 
 
@@ -146,7 +145,7 @@ class LedgerContext:
 
     name: str
     """The managed-ledger name."""
-    hot: HotLog
+    hot: HotLedgers
     pending_deletes: PendingDeletes
     policy: BrokerConfig
     own: TierLocation | None
@@ -154,7 +153,7 @@ class LedgerContext:
 
 
 def prepare(
-    context: LedgerContext, ledger: ManagedLedger, attempts: Sequence[LedgerAttempt]
+    context: LedgerContext, ledger: OffloadTopic, attempts: Sequence[LedgerAttempt]
 ) -> dict[int, AfterglowError | None]:
     """Steps 0 to 3 for a batch of attempts; attempts that have tasks afterwards are in progress.
 
@@ -208,7 +207,7 @@ def finish(attempt: LedgerAttempt) -> None:
 
 
 def commit(
-    context: LedgerContext, ledger: ManagedLedger, attempts: Sequence[LedgerAttempt], now_ms: int
+    context: LedgerContext, ledger: OffloadTopic, attempts: Sequence[LedgerAttempt], now_ms: int
 ) -> list[LedgerAttempt]:
     """Step 6 for complete objects; returns the attempts that lost, with pending deletes of their objects recorded.
 
@@ -231,7 +230,7 @@ def commit(
     return lost
 
 
-def give_up(context: LedgerContext, ledger: ManagedLedger, ledger_ids: Collection[int]) -> None:
+def give_up(context: LedgerContext, ledger: OffloadTopic, ledger_ids: Collection[int]) -> None:
     """Clean up after attempts that failed or were interrupted, and that will not be retried.
 
     1. Record pending deletes of their objects. *Crash: the ledger list still names them, and the step is repeated.*
@@ -259,7 +258,7 @@ def give_up(context: LedgerContext, ledger: ManagedLedger, ledger_ids: Collectio
     ledger.update(edit)
 
 
-def _assign(context: LedgerContext, ledger: ManagedLedger, attempts: Sequence[LedgerAttempt]) -> set[int]:
+def _assign(context: LedgerContext, ledger: OffloadTopic, attempts: Sequence[LedgerAttempt]) -> set[int]:
     """Steps 1 and 2; returns the ledgers whose UUIDs are committed."""
     if not attempts:
         return set()

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.backoff import LedgerBackoff
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.status import ManualOffload
     from afterglow.offload.task import PartResult, Task
+    from afterglow.offload.topics import OffloadTopic
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class LedgerOffload:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
-    def advance(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
+    def advance(self, ledger: OffloadTopic, policy: BrokerConfig) -> None:
         """Retry commits, begin attempts of due ledgers, and clean up after attempts that will not be retried.
 
         Raises:
@@ -165,7 +165,7 @@ class LedgerOffload:
             ledger_commit.give_up(self._context(policy), ledger, failed)
             self._schedule_deletes()
 
-    def _begin(self, ledger: ManagedLedger, policy: BrokerConfig, due: Sequence[int]) -> None:
+    def _begin(self, ledger: OffloadTopic, policy: BrokerConfig, due: Sequence[int]) -> None:
         """Begin attempts of due ledgers, as many as the limits allow, and prepare their tasks."""
         try:
             offloader = self._env.offloaders(policy, self._env.own, self._env.tiers)
@@ -220,7 +220,7 @@ class LedgerOffload:
         )
         return LedgerAttempt(request, ledger_info.size, ledger_uuid(ledger_info), offloader, env.clock.monotonic())
 
-    def _prepare(self, ledger: ManagedLedger, policy: BrokerConfig, claimed: Sequence[LedgerAttempt]) -> None:
+    def _prepare(self, ledger: OffloadTopic, policy: BrokerConfig, claimed: Sequence[LedgerAttempt]) -> None:
         try:
             ended = ledger_commit.prepare(self._context(policy), ledger, claimed)
         except AfterglowError as error:
@@ -329,7 +329,7 @@ class LedgerOffload:
         else:
             self._commit(ledger, policy, complete)
 
-    def _commit(self, ledger: ManagedLedger, policy: BrokerConfig, attempts: Sequence[LedgerAttempt]) -> None:
+    def _commit(self, ledger: OffloadTopic, policy: BrokerConfig, attempts: Sequence[LedgerAttempt]) -> None:
         """Commit complete objects; a commit that failed or has an unknown outcome is retried later."""
         if not attempts:
             return

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.ledger_commit import LedgerAttempt
-    from afterglow.policy.resolver import Policies
+    from afterglow.offload.topics import OffloadPolicies
     from afterglow.tier.locations import Tiers
 
 
@@ -147,7 +147,7 @@ class PendingDeletes:
         *,
         metadata: MetadataStore,
         paths: AfterglowPaths,
-        policies: Policies,
+        policies: OffloadPolicies,
         tiers: Tiers,
         clock: Clock,
         instance: str,

@@ -52,10 +52,9 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord
+    from afterglow.hot.bookkeeper.address import BookKeeperAddress
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.environment import Clock, Executor
-    from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.environment import Offloaders
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from afterglow.offload.status import OffloadStatistics, OffloadStatus
     from afterglow.offload.task import PartResult, Task
     from afterglow.offload.task_dispatch import TaskRunner
-    from afterglow.policy.resolver import Policies
+    from afterglow.offload.topics import OffloadPolicies, OffloadTopic, OffloadTopics
     from afterglow.storage.health import Outage
     from afterglow.tier.locations import TierLocation, Tiers
 
@@ -96,6 +95,8 @@ class OffloadService:
         offloaders: Creates the offloader of a policy; by default through the entry points of drivers.
         new_uuid: Names attempts and segments.
         segment_sizes: Sizes of blocks and parts under a policy; by default those of the policy.
+        tasks_cut_blocks: Whether tasks cut the blocks of segments, since the hot log does not list the sizes of all
+            entries.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class OffloadService:
         *,
         metadata: MetadataStore,
         paths: AfterglowPaths,
-        policies: Policies,
+        policies: OffloadPolicies,
         tiers: Tiers,
         own: TierLocation | None,
         runner: TaskRunner,
@@ -111,11 +112,12 @@ class OffloadService:
         clock: Clock,
         instance: str,
         home: str,
-        remote: Callable[[], PulsarAddress | None] = lambda: None,
+        remote: Callable[[], PulsarAddress | BookKeeperAddress | None] = lambda: None,
         flush: Callable[[], None] = lambda: None,
         offloaders: Offloaders = offloader_of,
         new_uuid: Callable[[], UUID] = uuid4,
         segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
+        tasks_cut_blocks: bool = False,
     ) -> None:
         self._policies = policies
         self._tiers = tiers
@@ -157,11 +159,12 @@ class OffloadService:
             prepare_tasks=runner.prepare,
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
+            tasks_cut_blocks=tasks_cut_blocks,
         )
         self._scans = SerialExecutor("the scan of all topics", executor)
         self._topics: dict[str, TopicOffload] = {}
         """Topics with state in this process, by managed-ledger name."""
-        self._seen_open: WeakSet[ManagedLedger] = WeakSet()
+        self._seen_open: WeakSet[OffloadTopic] = WeakSet()
         self._env: OffloadEnvironment | None = None
         self._polls = 0
         """Number of polls and scans that are queued or run."""
@@ -175,7 +178,7 @@ class OffloadService:
         self._file_bytes = 0
         policies.on_change(lambda _namespace: self._scan_soon())
 
-    def attach(self, store: LedgerStore) -> None:
+    def attach(self, store: OffloadTopics) -> None:
         """Set the store of topics, which was made with this service; before anything else."""
         self._env = self._environment(store=store)
 
@@ -571,5 +574,5 @@ class OffloadService:
         return self._env
 
     @property
-    def _store(self) -> LedgerStore:
+    def _store(self) -> OffloadTopics:
         return self._ready.store

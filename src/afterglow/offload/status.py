@@ -10,6 +10,7 @@ from afterglow.errors import AccessDenied, BucketMissing, ConfigError, HotLogErr
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.ledger_list import covered_entries, first_unoffloaded, is_fully_offloaded
+from afterglow.offload.environment import frame_end
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 
     from afterglow.errors import AfterglowError
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.log import HotLog
     from afterglow.ledger.layout import Layout
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.segments.topic_stream import TopicStream
     from afterglow.offload.task import RouteBytes
     from afterglow.offload.topic_offload import TopicOffload
+    from afterglow.offload.topics import HotLedgers, OffloadTopic
     from afterglow.read.counters import LatencySummary
 
 
@@ -136,7 +136,7 @@ class ManualSegments:
         """End a running manual offload because the topic does not stream any more."""
         self.fail(NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off"))
 
-    def settle(self, stream: TopicStream, target: Position | None, ledger: ManagedLedger) -> None:
+    def settle(self, stream: TopicStream, target: Position | None, ledger: OffloadTopic) -> None:
         """End a manual offload whose target the stream had when it last advanced: earlier errors do not count."""
         if target is None:
             return
@@ -229,7 +229,7 @@ class OffloadStatistics:
     """Whether an offload failed and has not succeeded since."""
 
 
-def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
+def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLedgers) -> OffloadStatistics:
     """The statistics of a topic, given its ledger list and the hot log. May wait for a disk."""
     ledgers = [ledger for ledger in info.ledgerInfo if is_fully_offloaded(ledger)]
     partly = [
@@ -254,12 +254,12 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
     )
 
 
-def _covered_bytes(ledger: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
+def _covered_bytes(ledger: ManagedLedgerInfo.LedgerInfo, hot: HotLedgers) -> int:
     """Bytes of the entries of a ledger that are in committed segments; 0 if the hot log cannot be read."""
     last = covered_entries(ledger) - 1
     if last < 0:
         return 0
     try:
-        return int(hot.open(ledger.ledgerId).offsets(last, last)[1]) - FRAME_BYTES * (last + 1)
+        return frame_end(hot, ledger.ledgerId, last) - FRAME_BYTES * (last + 1)
     except (HotLogError, IndexError):
         return 0

@@ -4,8 +4,9 @@ Only the task is sent to a worker, and only the result is sent back; entries are
 writes the same bytes under the same key, so that a worker may die at any moment and another may repeat its work. A task
 makes no decision and changes no metadata: a result counts only once the topic's owner commits it.
 
-A worker reads hot ledgers from their files or over the Pulsar protocol. Host names do not decide which: a worker shares
-the server's disk if and only if it finds the server's own id in the home directory.
+A worker reads hot ledgers from their files, over the Pulsar protocol, or from the bookies of a cluster. Host names do
+not decide whether from files: a worker shares the server's disk if and only if it finds the server's own id in the home
+directory.
 """
 
 from __future__ import annotations
@@ -18,23 +19,28 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, CorruptBlock, HotLogError, LedgerMissing
-from afterglow.format.blocks import Format, enclose_frames
-from afterglow.format.frames import check_whole, scan_frames
+from afterglow.format.blocks import HEADER_BYTES, Format, enclose_frames
+from afterglow.format.frames import FRAME_BYTES, check_whole, scan_frames
 from afterglow.format.position import LedgerRange, Position
 from afterglow.format.statistics import measure_block
+from afterglow.hot.bookkeeper.address import BookKeeperAddress, shared_client
 from afterglow.hot.local.shared_ledger import open_shared, read_instance
 from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.names import TopicName
+from afterglow.offload.block_assembler import BlockAssembler
 from afterglow.storage.address import open_store
 from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from afterglow.config import BrokerConfig
     from afterglow.format.blocks import BlockPlan
@@ -73,6 +79,37 @@ class LedgerPart:
         return sum(plan.payload_bytes for plan in self.plans)
 
 
+@dataclass(frozen=True, slots=True)
+class UncutLedgerPart:
+    """Consecutive entries of one ledger within a part, from which the task itself cuts blocks.
+
+    For hot logs that do not list the sizes of their entries. The blocks depend on the entries and on ``block_bytes``
+    alone, so that the same task run again writes the same bytes.
+    """
+
+    entries: LedgerRange
+    """The range of its entries."""
+    frame_bytes: int
+    """Length of their frames."""
+    block_bytes: int
+    """Maximum length of a block, which only a single larger entry exceeds."""
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger."""
+        return self.entries.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of its blocks, at most if no entry is larger than half a block."""
+        return self.frame_bytes + HEADER_BYTES * (2 * self.frame_bytes // self.block_bytes + 1)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of its entries, without frames and block headers."""
+        return self.frame_bytes - FRAME_BYTES * (self.entries.last - self.entries.first + 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HotTask:
     """Fields by which any task finds its entries."""
@@ -85,16 +122,16 @@ class _HotTask:
     """The server's home directory, where the hot ledgers are; empty if no files are to be read."""
     instance: str
     """Id of the hot log in that home: a worker that finds it there shares the server's disk."""
-    remote: PulsarAddress | None = None
+    remote: PulsarAddress | BookKeeperAddress | None = None
     """Address at which all other workers read the topic; None: they cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockTask(_HotTask):
-    """A task with planned blocks."""
+    """A task that writes blocks."""
 
-    ledgers: tuple[LedgerPart, ...]
-    """Blocks to be written, in order."""
+    ledgers: tuple[LedgerPart, ...] | tuple[UncutLedgerPart, ...]
+    """Blocks to be written, or entries from which to cut them, in order."""
 
     @property
     def size_bytes(self) -> int:
@@ -213,6 +250,12 @@ class PartResult:
     """Route by which entries were read; None if the task failed, or was given open ledgers."""
     file_bytes: int = 0
     """Bytes of entries read from ledger files, also if their upload failed."""
+    cut: tuple[LedgerPart, ...] = ()
+    """Blocks that the task has cut, with offsets in the part; empty if they were planned."""
+
+
+_READ_BYTES: Final = 8 << 20
+"""Frames per read of entries from which a task cuts blocks."""
 
 
 # --- bytes of a part --------------------------------------------------------------------------------------------------
@@ -247,10 +290,7 @@ class PartBuffer:
         header = plan.header
         last = plan.end_entry_id - 1
         if ledger.confirmed < last:
-            raise HotLogError(
-                f"ledger {ledger.ledger_id} is readable here up to entry {ledger.confirmed} only, and entry {last} is "
-                "to be offloaded; the server has not flushed it yet"
-            )
+            raise _not_readable(ledger, last)
         block = self._buffer[self._end : self._end + header.block_bytes]
         body, end = header.header_bytes, header.header_bytes + plan.end - plan.start
         enclose_frames(block, 0, header, end - body)
@@ -308,25 +348,90 @@ def run_part(
     file_bytes = 0
     started = time.perf_counter()
     try:
-        buffer = PartBuffer(task.size_bytes)
-        statistics = []
         with ExitStack() as held:
             if open_ledger is None:
                 open_ledger, route = held.enter_context(
                     open_hot_ledgers(task, [ledger_part.entries for ledger_part in task.ledgers])
                 )
-            for ledger_part in task.ledgers:
-                with open_ledger(ledger_part.ledger_id) as ledger:
-                    statistics.append(tuple(buffer.add(ledger, plan) for plan in ledger_part.plans))
+            blocks = _read_blocks(task, open_ledger)
         read = time.perf_counter()
         file_bytes = task.entry_bytes if route is Route.FILES else 0
         store = (open_store or cached_store)(task.url, task.options)
-        part = store.upload_part(Upload(task.key, task.upload_id), task.number, buffer.data)
+        part = store.upload_part(Upload(task.key, task.upload_id), task.number, blocks.data)
     except AfterglowError as error:
         return replace(failed(task, error), file_bytes=file_bytes)
     uploaded = time.perf_counter()
     return PartResult(
-        task.task_id, part, tuple(statistics), None, read - started, uploaded - read, route, file_bytes=file_bytes
+        task.task_id,
+        part,
+        blocks.statistics,
+        None,
+        read - started,
+        uploaded - read,
+        route,
+        file_bytes=file_bytes,
+        cut=blocks.cut,
+    )
+
+
+class _Blocks(NamedTuple):
+    """The blocks of a part, as read."""
+
+    data: bytearray | memoryview
+    statistics: tuple[tuple[BlockStatistics, ...], ...]
+    cut: tuple[LedgerPart, ...]
+
+
+def _read_blocks(task: PartTask, open_ledger: OpenLedger) -> _Blocks:
+    buffer = PartBuffer(sum(part.size_bytes for part in task.ledgers if isinstance(part, LedgerPart)))
+    assembler: BlockAssembler | None = None
+    statistics = []
+    for part in task.ledgers:
+        with open_ledger(part.ledger_id) as ledger:
+            if isinstance(part, LedgerPart):
+                statistics.append(tuple(buffer.add(ledger, plan) for plan in part.plans))
+                continue
+            assembler = assembler or BlockAssembler(part.block_bytes)
+            for first, frames, offsets in read_uncut(ledger, part):
+                for _ in assembler.add(part.ledger_id, first, frames, offsets):
+                    raise AssertionError("unreachable: all blocks are one part")
+    if assembler is None:
+        return _Blocks(buffer.data, tuple(statistics), ())
+    data = assembler.close()
+    cut = tuple((LedgerPart(ledger_id, tuple(plans)), tuple(found)) for ledger_id, plans, found in assembler.ledgers())
+    return _Blocks(data, tuple(found for _, found in cut), tuple(part for part, _ in cut))
+
+
+def read_uncut(ledger: ReadableLedger, part: UncutLedgerPart) -> Iterator[tuple[int, memoryview, NDArray[np.int64]]]:
+    """Read the entries of a part some megabytes at a time; yields the first entry, the frames and their offsets.
+
+    Raises:
+        HotLogError: The ledger cannot be read, or not all of it yet; can be retried.
+        CorruptBlock: The frames of the ledger do not have the planned length.
+    """
+    first, last, left = part.entries.first, part.entries.last, part.frame_bytes
+    if ledger.confirmed < last:
+        raise _not_readable(ledger, last)
+    while first <= last:
+        data, count = ledger.read_frames(first, min(left, _READ_BYTES))
+        left -= data.nbytes
+        frames = scan_frames(data, first)
+        check_whole(frames, f"ledger {ledger.ledger_id}")
+        if not count or left < 0 or frames.end_entry_id > last + 1:
+            break
+        yield first, data, frames.offsets
+        first = frames.end_entry_id
+    if left or first <= last:  # an object with other entries would be committed as these
+        raise CorruptBlock(
+            f"ledger {ledger.ledger_id}: the frames of entries {part.entries.first} to {last} do not have "
+            f"{part.frame_bytes} bytes"
+        )
+
+
+def _not_readable(ledger: ReadableLedger, last: int) -> HotLogError:
+    return HotLogError(
+        f"ledger {ledger.ledger_id} is readable here up to entry {ledger.confirmed} only, and entry {last} is "
+        "to be offloaded; the server has not flushed it yet"
     )
 
 
@@ -350,6 +455,7 @@ class Route(StrEnum):
 
     FILES = "files"
     PROTOCOL = "protocol"
+    BOOKIES = "bookies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +464,12 @@ class RouteBytes:
 
     files: int = 0
     protocol: int = 0
+    bookies: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum of all routes."""
+        return self.files + self.protocol + self.bookies
 
     def plus(self, route: Route | None, size_bytes: int) -> RouteBytes:
         """The sum with further bytes; bytes of an unknown route are not counted."""
@@ -386,6 +498,12 @@ def open_hot_ledgers(task: Task, ranges: Sequence[LedgerRange]) -> Iterator[tupl
             f"{task.instance}; run the workers on the server's machine, share its disk with them, or let them reach "
             "its port (sparkMaster, advertisedAddress)"
         )
+    if isinstance(task.remote, BookKeeperAddress):
+        client = shared_client(task.remote)
+        ends = {entry_range.ledger_id: entry_range.last for entry_range in ranges}
+        # Its owner found the entries of the task confirmed.
+        yield (lambda ledger_id: nullcontext(client.open(ledger_id, ends[ledger_id]))), Route.BOOKIES
+        return
     topic = str(TopicName.from_managed_ledger_name(task.topic))
     with RemoteLedgers(
         task.remote, topic, ranges, deadline_s=_DEADLINE_S, instance=task.instance, offloads=True

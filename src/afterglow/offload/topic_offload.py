@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.ledger_commit import LedgerAttempt
     from afterglow.offload.segments.upload import SegmentUpload
     from afterglow.offload.status import ManualOffload, OffloadStatus
     from afterglow.offload.task import PartResult, StreamTask, Task
+    from afterglow.offload.topics import OffloadTopic
     from afterglow.storage.health import Outage
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class TopicOffload:
         self._backoff = LedgerBackoff(name, environment)
         self.ledgers = LedgerOffload(name, environment, self._backoff, self.schedule_deletes)
         self._stream: TopicStream | None = None
-        self._streamed_ledger: ManagedLedger | None = None
+        self._streamed_ledger: OffloadTopic | None = None
         self._segment_tasks = SegmentTasks(environment.lock)
         self.manual_segments = ManualSegments(name, environment.lock)
         self.has_upload_records = False
@@ -88,7 +88,7 @@ class TopicOffload:
         """Number of failed attempts to delete an object."""
         self._system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
         self._has_pending_deletes = False
-        self._fenced: ManagedLedger | None = None
+        self._fenced: OffloadTopic | None = None
         self._streamed_last = False
         self._streamed_ms = 0
         self._stream_failed_ms = 0
@@ -353,7 +353,7 @@ class TopicOffload:
                 self._has_pending_deletes = True
                 self._wake_later()
 
-    def _open_if_needed(self, policy: BrokerConfig) -> ManagedLedger | None:
+    def _open_if_needed(self, policy: BrokerConfig) -> OffloadTopic | None:
         """The topic, which is opened if there is work for it; None if it is not open and has no work."""
         store = self._env.store
         if (known := store.opened(self.name)) is not None:
@@ -385,7 +385,7 @@ class TopicOffload:
         self._schedule_next(info, writing_to, policy)
         return False
 
-    def _free(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
+    def _free(self, ledger: OffloadTopic, policy: BrokerConfig) -> None:
         """Free hot copies whose lag has passed, once their objects have been verified."""
         now_ms = self._env.clock.now_ms()
         ledger_infos = {ledger_info.ledgerId: ledger_info for ledger_info in ledger.info.ledgerInfo}
@@ -428,7 +428,7 @@ class TopicOffload:
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
-    def _advance_stream(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
+    def _advance_stream(self, ledger: OffloadTopic, policy: BrokerConfig) -> None:
         """Advance segments, unless whole ledgers are in progress: segments wait for them."""
         if self._system or len(self.ledgers):
             return
@@ -461,13 +461,13 @@ class TopicOffload:
             _log.log(level, "the stream of %s is retried later: %s", ledger.topic, stream.error)
         self._stream_failed_ms = max(self._stream_failed_ms, stream.failed_ms)
 
-    def _has_segments(self, ledger: ManagedLedger, policy: BrokerConfig) -> bool:
+    def _has_segments(self, ledger: OffloadTopic, policy: BrokerConfig) -> bool:
         """Whether the topic has segments, or its policy wants some."""
         if policy.streaming_offload_enabled or self.uploads or self.has_upload_records:
             return True
         return any(ledger_info.offloadContext.offloadSegment for ledger_info in ledger.info.ledgerInfo)
 
-    def _open_stream(self, ledger: ManagedLedger) -> TopicStream:
+    def _open_stream(self, ledger: OffloadTopic) -> TopicStream:
         if self.policy.streaming_offload_enabled:
             self._env.prepare_tasks()
         stream = TopicStream(segment_environment(ledger, self._env, lambda: self.policy))
@@ -483,7 +483,7 @@ class TopicOffload:
         if (buffer := self._env.store.cache.buffer) is not None:
             buffer.drop_topic(self.name)
 
-    def _update_buffer(self, ledger: ManagedLedger, stream: TopicStream) -> None:
+    def _update_buffer(self, ledger: OffloadTopic, stream: TopicStream) -> None:
         """Have the offload buffer keep entries from the first one that is still to be uploaded."""
         # While that entry is unknown, for example because metadata is unavailable, all buffered entries are needed.
         if (buffer := self._env.store.cache.buffer) is None or not stream.is_loaded:

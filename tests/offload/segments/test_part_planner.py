@@ -16,7 +16,9 @@ from afterglow.offload.segments.part_planner import (
     Sizes,
     cut_by_size,
     plan_parts,
+    plan_uncut_parts,
     restore_part,
+    restore_uncut_part,
 )
 from afterglow.offload.segments.uncovered import EntryRange, PositionRange
 
@@ -39,6 +41,9 @@ class Ledgers:
         self.asked += 1
         return self._ends[ledger_id][first : last + 2]
 
+    def frame_end(self, ledger_id: int, entry_id: int) -> int:
+        return int(self(ledger_id, entry_id, entry_id)[1])
+
     def run(self, first: int = 0, *, growing: bool = True) -> PositionRange:
         ranges = []
         for ledger_id, ends in enumerate(self._ends):
@@ -53,27 +58,26 @@ def entries(parts: tuple[PlannedPart, ...]) -> list[tuple[int, int]]:
         (ledger_part.ledger_id, entry)
         for part in parts
         for ledger_part in part.ledgers
-        for plan in ledger_part.plans
-        for entry in range(plan.header.first_entry_id, plan.end_entry_id)
+        for entry in range(ledger_part.entries.first, ledger_part.entries.last + 1)
     ]
 
 
 def test_a_segment_ends_where_its_frames_fill_it() -> None:
     ledgers = Ledgers([88] * 10, [88] * 10)  # frames of 100 bytes
     run = ledgers.run()
-    assert cut_by_size(run, ledgers, 2_001) is None
-    assert cut_by_size(run, ledgers, 2_000) == Position(1, 9)
-    assert cut_by_size(run, ledgers, 1_999) == Position(1, 8)
-    assert cut_by_size(run, ledgers, 1_000) == Position(0, 9)
-    assert cut_by_size(run, ledgers, 1_099) == Position(0, 9)
-    assert cut_by_size(run, ledgers, 150) == Position(0, 0)
-    assert cut_by_size(run, ledgers, 1) == Position(0, 0), "one entry goes, however large"
-    assert cut_by_size(ledgers.run(5), ledgers, 600) == Position(1, 0)
+    assert cut_by_size(run, ledgers.frame_end, 2_001) is None
+    assert cut_by_size(run, ledgers.frame_end, 2_000) == Position(1, 9)
+    assert cut_by_size(run, ledgers.frame_end, 1_999) == Position(1, 8)
+    assert cut_by_size(run, ledgers.frame_end, 1_000) == Position(0, 9)
+    assert cut_by_size(run, ledgers.frame_end, 1_099) == Position(0, 9)
+    assert cut_by_size(run, ledgers.frame_end, 150) == Position(0, 0)
+    assert cut_by_size(run, ledgers.frame_end, 1) == Position(0, 0), "one entry goes, however large"
+    assert cut_by_size(ledgers.run(5), ledgers.frame_end, 600) == Position(1, 0)
 
 
 def test_a_cut_in_a_ledger_of_a_million_entries_costs_some_dozen_small_reads() -> None:
     ledgers = Ledgers([88] * 1_000_000)
-    assert cut_by_size(ledgers.run(), ledgers, 54_321_000) == Position(0, 543_209)
+    assert cut_by_size(ledgers.run(), ledgers.frame_end, 54_321_000) == Position(0, 543_209)
     assert ledgers.asked < 50
 
 
@@ -92,7 +96,7 @@ def test_only_what_fills_a_part_is_planned_while_the_segment_grows() -> None:
     assert plan_parts(rest, ledgers, Sizes(1_000, 2_500), number=4, offset=offset, closing=False) == ()
     last = plan_parts(rest, ledgers, Sizes(1_000, 9_000), number=4, offset=offset, closing=True)
     assert last[-1].end == Position(1, 19)
-    assert last[0].ledgers[0].plans[0].offset == offset
+    assert last[0].plans[0].offset == offset
 
 
 def test_the_sizes_bound_what_is_recorded() -> None:
@@ -140,6 +144,42 @@ def test_parts_planned_in_any_steps_hold_every_entry_once_and_can_be_restored(
         assert run is not None
         assert restore_part(part.number, run.up_to(part.end), part.block_bytes, ledgers, at) == part
         at += part.size_bytes
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=30), min_size=1, max_size=4),
+    st.integers(1, 6_000),
+    st.lists(st.floats(0, 1), max_size=4),
+)
+def test_parts_of_uncut_entries_end_where_they_are_full_however_they_are_planned(
+    sizes: list[list[int]], part_bytes: int, steps: list[float]
+) -> None:
+    ledgers = Ledgers(*sizes)
+    whole = ledgers.run()
+    cut = Sizes(1_000, part_bytes)
+    at_once = plan_uncut_parts(whole, ledgers.frame_end, cut, number=1, closing=True)
+    parts: tuple[PlannedPart, ...] = ()
+    for step in sorted(steps):
+        left = whole.after(parts[-1].end) if parts else whole
+        if left is None:
+            break
+        last = left.ranges[-1]
+        known = EntryRange(last.ledger_id, last.first, last.first + int(step * (last.last - last.first)), closed=False)
+        seen = PositionRange((*left.ranges[:-1], known), growing=True)
+        parts += plan_uncut_parts(seen, ledgers.frame_end, cut, number=len(parts) + 1, closing=False)
+    if (left := whole.after(parts[-1].end) if parts else whole) is not None:
+        parts += plan_uncut_parts(left, ledgers.frame_end, cut, number=len(parts) + 1, closing=True)
+    assert parts == at_once
+    assert entries(parts) == [(ledger, entry) for ledger, found in enumerate(sizes) for entry in range(len(found))]
+    assert sum(part.uncut_bytes for part in parts) == sum(FRAME + size for found in sizes for size in found)
+    for part in parts:
+        assert part is parts[-1] or part.uncut_bytes >= part_bytes
+        run = whole.after(Position(part.begin.ledger_id, part.begin.entry_id - 1))
+        assert run is not None
+        run = run.up_to(part.end)
+        assert restore_uncut_part(part.number, run, part.uncut_bytes, cut, ledgers.frame_end) == part
+        with pytest.raises(CorruptMetadata, match="its frames have"):
+            restore_uncut_part(part.number, run, part.uncut_bytes + 1, cut, ledgers.frame_end)
 
 
 def test_lengths_that_no_blocks_have_are_noticed() -> None:

@@ -63,6 +63,11 @@ def payload(number: int) -> bytes:
     return b"%05d" % number * 15
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["planned", "cut"])
+def _who_cuts_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamWorld, "tasks_cut_blocks", request.param)
+
+
 # --- what closes a segment --------------------------------------------------------------------------------------------
 
 
@@ -448,7 +453,7 @@ def test_an_upload_record_is_deleted_only_after_the_pending_delete_is_recorded()
 
 def test_a_part_that_the_store_holds_with_other_bytes_is_uploaded_again() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
-    upload = uploaded(world, *map(payload, range(30)))
+    upload = uploaded(world, *map(payload, range(31)))
     first, *others = world.store.list_parts(upload)
     assert others
     world.store.upload_part(upload, first.number, b"x" * first.size_bytes)
@@ -458,13 +463,13 @@ def test_a_part_that_the_store_holds_with_other_bytes_is_uploaded_again() -> Non
     assert world.advance() == 1
     assert [task.number for task in world.tasks] == [first.number]
     world.settle()
-    assert world.covered() == ["1:29"]
+    assert world.covered() == ["1:30"]
     assert held(world) == world.entries()
 
 
 def test_an_object_of_another_instance_is_not_taken_for_our_completed_upload() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
-    upload = uploaded(world, *map(payload, range(30)))
+    upload = uploaded(world, *map(payload, range(31)))
     size = sum(part.size_bytes for part in world.store.list_parts(upload))
     world.store.abort_upload(upload)
     world.store.put(upload.key, b"x" * size, metadata={"afterglowinstance": "them"})
@@ -472,13 +477,13 @@ def test_an_object_of_another_instance_is_not_taken_for_our_completed_upload() -
     assert world.covered() == []
     world.world.clock.advance(60)
     world.settle()
-    assert world.covered() == ["1:29"]
+    assert world.covered() == ["1:30"]
     assert held(world) == world.entries()
 
 
 def test_beside_an_object_of_another_length_no_index_is_put() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
-    upload = uploaded(world, *map(payload, range(30)))
+    upload = uploaded(world, *map(payload, range(31)))
     size = sum(part.size_bytes for part in world.store.list_parts(upload))
     world.store.abort_upload(upload)
     world.store.put(upload.key, b"x" * (size - 1), metadata={"afterglowinstance": "us"})
@@ -499,7 +504,7 @@ def test_the_entries_of_a_part_are_found_again_in_every_ledger_that_it_touches()
 
 def test_a_segment_whose_index_another_wrote_is_not_committed() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
-    upload = uploaded(world, *map(payload, range(30)))
+    upload = uploaded(world, *map(payload, range(31)))
     world.store.put(upload.key + INDEX_SUFFIX, b"not ours")
     world.advance()
     assert type(world.stream.error) is CorruptIndex

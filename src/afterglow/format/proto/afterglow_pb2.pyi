@@ -319,8 +319,11 @@ class PlannedPart(_message.Message):
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    FRAME_BYTES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """from 1, without gaps"""
+    frame_bytes: _builtins.int
+    """length of its frames; 0: its blocks are planned"""
     @_builtins.property
     def begin(self) -> Global___Position:
         """first entry, inclusive"""
@@ -332,7 +335,7 @@ class PlannedPart(_message.Message):
     @_builtins.property
     def block_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Whole length of each block, header included, in order. Blocks carry no padding, so that the lengths and the first
-        entry say which entries each block holds.
+        entry say which entries each block holds. Of a part whose blocks its task cuts, empty until the part is uploaded.
         """
 
     def __init__(
@@ -342,10 +345,11 @@ class PlannedPart(_message.Message):
         begin: Global___Position | None = ...,
         end: Global___Position | None = ...,
         block_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        frame_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "block_bytes", b"block_bytes", "end", b"end", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "block_bytes", b"block_bytes", "end", b"end", "frame_bytes", b"frame_bytes", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

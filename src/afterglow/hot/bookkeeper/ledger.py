@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 8 << 20
 """Bytes per read of methods that read whole ranges."""
+_MAX_KNOWN_FRAMES: Final = 1_000
+"""Frames whose offsets are kept."""
 
 
 class BookKeeperLedger:
@@ -33,6 +35,7 @@ class BookKeeperLedger:
     def __init__(self, replicas: LedgerReplicas, confirmed: int) -> None:
         self._replicas = replicas
         self._confirmed = confirmed
+        self._known_frames: dict[int, tuple[int, int]] = {}
         self._entry_bytes = 0.0  # of the last read, to size the requests of the next one
 
     @property
@@ -139,6 +142,8 @@ class BookKeeperLedger:
         """
         if not 0 <= first <= last <= self.confirmed:
             raise IndexError(f"entries {first} to {last} of ledger {self.ledger_id} are not confirmed")
+        if first == last:
+            return self._frame_of(first)
         start = self.bytes_up_to(first - 1) + FRAME_BYTES * first
         tables = [np.array([start], np.int64)]
         while first <= last:
@@ -147,6 +152,18 @@ class BookKeeperLedger:
             start += len(data)
             first += count
         return np.concatenate(tables)
+
+    def _frame_of(self, entry_id: int) -> NDArray[np.int64]:
+        """Offset and end of one frame, by one read at most: a search by size asks for few entries, and again."""
+        known = self._known_frames.get(entry_id)
+        if known is None:
+            entry = self._replicas.read_entry(entry_id)
+            end = entry.length + FRAME_BYTES * (entry_id + 1)
+            known = end - len(entry.payload) - FRAME_BYTES, end
+            if len(self._known_frames) >= _MAX_KNOWN_FRAMES:
+                self._known_frames.clear()
+            self._known_frames[entry_id] = known
+        return np.array(known, np.int64)
 
     def _read_frames(self, first: int, last: int, max_bytes: int) -> tuple[memoryview, int]:
         reading = RangeRead(self._replicas, first, last, max_bytes, self._entry_bytes)

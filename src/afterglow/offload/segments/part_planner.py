@@ -1,17 +1,19 @@
 """Planner of segments: their ends, blocks and parts, derived from the offsets of frames. Pure functions.
 
 A part is planned once and recorded, so that any worker that uploads it, now or after a crash, writes the same bytes.
+Where the hot log does not list the offsets of all frames, only the entries of a part are planned, and its task cuts the
+blocks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import CorruptMetadata
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format, plan_v2
-from afterglow.format.position import Position
-from afterglow.offload.task import LedgerPart
+from afterglow.format.position import LedgerRange, Position
+from afterglow.offload.task import LedgerPart, UncutLedgerPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     Offsets: TypeAlias = Callable[[int, int, int], NDArray[np.int64]]
     """Returns the offset of each frame of a hot ledger, given its id, first and last entry, and the end of the last
     frame; raises ``HotLogError``."""
+    FrameEnd: TypeAlias = Callable[[int, int], int]
+    """Returns the end of a frame among the frames of a hot ledger, given the ids of the ledger and of the entry; raises
+    ``HotLogError``."""
 
 MAX_PARTS: Final = 1_000
 """Parts of one segment: its upload record has an item for each, and stores allow 10,000."""
@@ -80,33 +85,43 @@ class PlannedPart:
 
     number: int
     """From 1, without gaps."""
-    ledgers: tuple[LedgerPart, ...]
-    """Its blocks, with offsets in the object."""
+    ledgers: tuple[LedgerPart, ...] | tuple[UncutLedgerPart, ...]
+    """Its blocks, with offsets in the object, or its entries."""
 
     @property
     def begin(self) -> Position:
         """Its first entry."""
-        first = self.ledgers[0]
-        return Position(first.ledger_id, first.plans[0].header.first_entry_id)
+        entries = self.ledgers[0].entries
+        return Position(entries.ledger_id, entries.first)
 
     @property
     def end(self) -> Position:
         """Its last entry."""
-        last = self.ledgers[-1]
-        return Position(last.ledger_id, last.plans[-1].end_entry_id - 1)
+        entries = self.ledgers[-1].entries
+        return Position(entries.ledger_id, entries.last)
 
     @property
-    def size_bytes(self) -> int:
-        """Its length."""
-        return sum(self.block_bytes)
+    def plans(self) -> tuple[BlockPlan, ...]:
+        """Its blocks; empty if its task cuts them."""
+        return tuple(plan for part in self.ledgers if isinstance(part, LedgerPart) for plan in part.plans)
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
-        """The length of each of its blocks."""
-        return tuple(plan.header.block_bytes for ledger_part in self.ledgers for plan in ledger_part.plans)
+        """The length of each of its blocks; empty if its task cuts them."""
+        return tuple(plan.header.block_bytes for plan in self.plans)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length; at most this if its task cuts the blocks."""
+        return sum(part.size_bytes for part in self.ledgers)
+
+    @property
+    def uncut_bytes(self) -> int:
+        """Length of its frames if its task cuts the blocks; else 0."""
+        return sum(part.frame_bytes for part in self.ledgers if isinstance(part, UncutLedgerPart))
 
 
-def cut_by_size(entries: PositionRange, offsets: Offsets, max_bytes: int) -> Position | None:
+def cut_by_size(entries: PositionRange, frame_end: FrameEnd, max_bytes: int) -> Position | None:
     """The last entry of a segment that begins with the range and whose frames fill ``max_bytes``; at least one entry.
 
     None if the range is shorter. By binary search, so that a ledger of millions of entries takes some dozen small
@@ -118,22 +133,28 @@ def cut_by_size(entries: PositionRange, offsets: Offsets, max_bytes: int) -> Pos
     left = max_bytes
     end: Position | None = None
     for entry_range in entries.ranges:
-        length = frame_bytes(entry_range, entry_range.last, offsets)
+        length = frame_bytes(entry_range, entry_range.last, frame_end)
         if length < left:
             left -= length
             end = entry_range.end
             continue
-        low, high = entry_range.first - 1, entry_range.last  # entries up to ``low`` fit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if frame_bytes(entry_range, middle, offsets) <= left:
-                low = middle
-            else:
-                high = middle - 1
-        if low >= entry_range.first:
-            return Position(entry_range.ledger_id, low)
+        last = _last_within(entry_range, frame_end, left)
+        if last >= entry_range.first:
+            return Position(entry_range.ledger_id, last)
         return end or entry_range.begin
     return None
+
+
+def _last_within(entry_range: EntryRange, frame_end: FrameEnd, max_bytes: int) -> int:
+    """The last entry up to which the frames of a range fit ``max_bytes``; the entry before the range if none fits."""
+    low, high = entry_range.first - 1, entry_range.last  # entries up to ``low`` fit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if frame_bytes(entry_range, middle, frame_end) <= max_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def plan_parts(
@@ -179,6 +200,63 @@ def plan_parts(
     return tuple(parts)
 
 
+def plan_uncut_parts(
+    entries: PositionRange, frame_end: FrameEnd, sizes: Sizes, *, number: int, closing: bool
+) -> tuple[PlannedPart, ...]:
+    """Plan the parts of a range of entries, whose blocks their tasks cut; a part ends where its frames fill it.
+
+    Args:
+        entries: Entries after the parts that are planned already.
+        frame_end: Ends of frames.
+        sizes: Sizes of blocks and parts.
+        number: Number of the first part.
+        closing: Whether the segment ends with the range. If not, entries that do not fill a part are left for later.
+
+    Raises:
+        HotLogError: A ledger cannot be read.
+    """
+    parts: list[PlannedPart] = []
+    gathered: list[UncutLedgerPart] = []
+    missing = sizes.part_bytes
+    for entry_range in entries.ranges:
+        rest: EntryRange | None = entry_range
+        while rest is not None:
+            length = frame_bytes(rest, rest.last, frame_end)
+            last = rest.last if length <= missing else _last_within(rest, frame_end, missing - 1) + 1
+            mine = length if last == rest.last else frame_bytes(rest, last, frame_end)
+            gathered.append(UncutLedgerPart(LedgerRange(rest.ledger_id, rest.first, last), mine, sizes.block_bytes))
+            missing -= mine
+            if missing <= 0:
+                parts.append(PlannedPart(number + len(parts), tuple(gathered)))
+                gathered, missing = [], sizes.part_bytes
+            rest = replace(rest, first=last + 1) if last < rest.last else None
+    if gathered and closing:
+        parts.append(PlannedPart(number + len(parts), tuple(gathered)))
+    return tuple(parts)
+
+
+def restore_uncut_part(
+    number: int, entries: PositionRange, frame_bytes_recorded: int, sizes: Sizes, frame_end: FrameEnd
+) -> PlannedPart:
+    """Restore a planned part, whose blocks its task cuts, from its record.
+
+    Args:
+        number: Number of the part.
+        entries: Its entries.
+        frame_bytes_recorded: Length of its frames.
+        sizes: Sizes of the segment's blocks and parts.
+        frame_end: Ends of frames.
+
+    Raises:
+        CorruptMetadata: The entries have another length.
+        HotLogError: A ledger cannot be read.
+    """
+    (part,) = plan_uncut_parts(entries, frame_end, sizes.in_one_part(), number=number, closing=True)
+    if part.uncut_bytes != frame_bytes_recorded:
+        raise CorruptMetadata(f"part {number}: its frames have {part.uncut_bytes} bytes, not {frame_bytes_recorded}")
+    return part
+
+
 def restore_part(
     number: int, entries: PositionRange, block_bytes: Sequence[int], offsets: Offsets, offset: int
 ) -> PlannedPart:
@@ -217,7 +295,7 @@ def restore_part(
     return PlannedPart(number, tuple(ledgers))
 
 
-def frame_bytes(entry_range: EntryRange, last: int, offsets: Offsets) -> int:
+def frame_bytes(entry_range: EntryRange, last: int, frame_end: FrameEnd) -> int:
     """Bytes of the frames from the range's first entry to ``last``."""
-    start = int(offsets(entry_range.ledger_id, entry_range.first, entry_range.first)[0])
-    return int(offsets(entry_range.ledger_id, last, last)[1]) - start
+    start = frame_end(entry_range.ledger_id, entry_range.first - 1) if entry_range.first else 0
+    return frame_end(entry_range.ledger_id, last) - start

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from afterglow.errors import CorruptIndex, CorruptMetadata
+from afterglow.errors import CorruptBlock, CorruptIndex, CorruptMetadata
 from afterglow.format import statistics
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format
 from afterglow.format.index import index_v2
@@ -19,6 +19,7 @@ from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload.segments.part_planner import Sizes
+from afterglow.offload.task import LedgerPart
 from afterglow.storage.store import Part
 from afterglow.tier.locations import is_built_in, location_record
 
@@ -142,13 +143,15 @@ def planned_end(record: proto.UploadRecord) -> Position | None:
 
 
 def planned_bytes(record: proto.UploadRecord) -> int:
-    """Length of all planned parts."""
+    """Length of all planned parts, without those whose blocks a task is still to cut."""
     return sum(sum(part.block_bytes) for part in record.planned)
 
 
 def planned_frame_bytes(record: proto.UploadRecord) -> int:
     """Length of the frames in all planned parts, without the headers of blocks."""
-    return planned_bytes(record) - HEADER_BYTES * sum(len(part.block_bytes) for part in record.planned)
+    return sum(
+        part.frame_bytes or sum(part.block_bytes) - HEADER_BYTES * len(part.block_bytes) for part in record.planned
+    )
 
 
 def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> None:
@@ -156,17 +159,32 @@ def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> Non
     for part in parts:
         if part.number > len(record.planned):
             record.planned.add(
-                number=part.number, begin=to_proto(part.begin), end=to_proto(part.end), block_bytes=part.block_bytes
+                number=part.number,
+                begin=to_proto(part.begin),
+                end=to_proto(part.end),
+                block_bytes=part.block_bytes,
+                frame_bytes=part.uncut_bytes,
             )
 
 
 def add_done(record: proto.UploadRecord, part: PlannedPart, result: PartResult) -> None:
-    """Record an uploaded part; a second upload replaces the first, as in the store."""
+    """Record an uploaded part; a second upload replaces the first, as in the store.
+
+    Raises:
+        CorruptBlock: Its task has cut other blocks than one before.
+    """
     assert result.part is not None
+    ledgers = result.cut or tuple(found for found in part.ledgers if isinstance(found, LedgerPart))
+    planned = record.planned[part.number - 1]
+    if result.cut:
+        lengths = [plan.header.block_bytes for ledger_part in result.cut for plan in ledger_part.plans]
+        if planned.block_bytes and list(planned.block_bytes) != lengths:
+            raise CorruptBlock(f"upload {record.uuid}, part {part.number}: its entries gave other blocks before")
+        planned.block_bytes[:] = lengths
     done = proto.DonePart(
         number=part.number, tag=result.part.tag, crc32c=result.part.crc32c or 0, bytes=result.part.size_bytes
     )
-    for ledger_part, blocks in zip(part.ledgers, result.statistics, strict=True):
+    for ledger_part, blocks in zip(ledgers, result.statistics, strict=True):
         done.ledgers.add(
             ledger_id=ledger_part.ledger_id,
             first_entry_id=[plan.header.first_entry_id for plan in ledger_part.plans],

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.log import HotLog
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.pending_deletes import PendingDelete
     from afterglow.offload.segments.listing import SegmentView
+    from afterglow.offload.topics import HotLedgers, OffloadTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def plan_rollback(
     info: ManagedLedgerInfo,
     policy: BrokerConfig,
     *,
-    hot: HotLog,
+    hot: HotLedgers,
     metadata: MetadataStore,
     paths: AfterglowPaths,
 ) -> Rollback:
@@ -110,7 +109,7 @@ def plan_rollback(
 
 
 def roll_back(
-    ledger: ManagedLedger,
+    ledger: OffloadTopic,
     plan: Rollback,
     *,
     lose_data: bool,
@@ -179,7 +178,7 @@ def check_loss(topic: TopicName, plan: Rollback, *, lose_data: bool) -> None:
         )
 
 
-def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
+def _keep_an_end(ledger: OffloadTopic, lost: set[int]) -> None:
     """Roll over to a new ledger if the last one, which marks the end of the topic, is lost."""
     if max(ledger_info.ledgerId for ledger_info in ledger.info.ledgerInfo) not in lost:
         return
@@ -208,7 +207,7 @@ def _named(ledger_infos: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:
     return {uuid for uuid in found if uuid is not None}
 
 
-def _is_hot(ledger_info: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> bool:
+def _is_hot(ledger_info: ManagedLedgerInfo.LedgerInfo, hot: HotLedgers) -> bool:
     """Whether the hot log has all entries of a ledger, or all entries so far of the ledger that is being written."""
     try:
         return hot.open(ledger_info.ledgerId).confirmed + 1 >= ledger_info.entries

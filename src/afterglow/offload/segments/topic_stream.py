@@ -300,7 +300,7 @@ class TopicStream:
             if not uncovered:
                 return
             entries = uncovered[0]
-            end = cut_by_size(entries, self._env.offsets, max_bytes)
+            end = cut_by_size(entries, self._env.frame_end, max_bytes)
             if end is None:
                 end = self._target_end(entries) if entries.growing else entries.end
             if end is None and uploads:
@@ -336,7 +336,7 @@ class TopicStream:
         entries = next((entries for entries in uncovered if entries.begin == live.begin), None)
         if entries is None:
             return
-        end = cut_by_size(entries, self._env.offsets, policy.max_offload_segment_size_in_bytes)
+        end = cut_by_size(entries, self._env.frame_end, policy.max_offload_segment_size_in_bytes)
         if end is None:
             end = self._current_end(entries, live, policy, now_ms)
         if end is not None and end <= live.planned_end:
@@ -353,7 +353,7 @@ class TopicStream:
         waiting_bytes = 0
         if live.planned_end < last:
             left = range_between(self._env.ledger.layout, live.planned_end.next(), last)
-            waiting_bytes = sum(frame_bytes(each, each.last, self._env.offsets) for each in left.ranges)
+            waiting_bytes = sum(frame_bytes(each, each.last, self._env.frame_end) for each in left.ranges)
         max_bytes = self._env.policy().max_offload_segment_size_in_bytes
         to_part = records.sizes_of(live.record).part_bytes - waiting_bytes
         return min(to_part, max_bytes - records.planned_frame_bytes(live.record) - waiting_bytes)

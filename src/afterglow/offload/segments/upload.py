@@ -36,6 +36,7 @@ from uuid import UUID
 from afterglow.errors import (
     CommitUnknown,
     CorruptIndex,
+    CorruptMetadata,
     ObjectExists,
     ObjectMissing,
     OffloadConflict,
@@ -50,7 +51,7 @@ from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
 from afterglow.format.proto.afterglow_pb2 import UploadRecord
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.segments import edits, records
-from afterglow.offload.segments.part_planner import plan_parts, restore_part
+from afterglow.offload.segments.part_planner import plan_parts, plan_uncut_parts, restore_part, restore_uncut_part
 from afterglow.offload.segments.uncovered import range_between
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.task import PartTask
@@ -218,10 +219,13 @@ class SegmentUpload:
             MetadataError: The store failed.
         """
         record = self.record
-        offset = records.planned_bytes(record)
         number = len(record.planned) + 1
         sizes = records.sizes_of(record)
-        parts = plan_parts(entries, self._env.offsets, sizes, number=number, offset=offset, closing=closing)
+        if self._env.offsets is None:
+            parts = plan_uncut_parts(entries, self._env.frame_end, sizes, number=number, closing=closing)
+        else:
+            offset = records.planned_bytes(record)
+            parts = plan_parts(entries, self._env.offsets, sizes, number=number, offset=offset, closing=closing)
 
         def edit(record: UploadRecord) -> None:
             records.add_planned(record, parts)
@@ -533,6 +537,15 @@ class SegmentUpload:
             entries = range_between(
                 self._env.ledger.layout, records.position_of(planned.begin), records.position_of(planned.end)
             )
-            offset = sum(sum(part.block_bytes) for part in self.record.planned[: number - 1])
-            self._parts[number] = restore_part(number, entries, planned.block_bytes, self._env.offsets, offset)
+            self._parts[number] = self._restore(planned, entries)
         return self._parts[number]
+
+    def _restore(self, planned: PlannedPartRecord, entries: PositionRange) -> PlannedPart:
+        number, env = planned.number, self._env
+        if planned.frame_bytes:
+            sizes = records.sizes_of(self.record)
+            return restore_uncut_part(number, entries, planned.frame_bytes, sizes, env.frame_end)
+        if env.offsets is None:
+            raise CorruptMetadata(f"part {number} of segment {self.uuid} was planned for another kind of hot log")
+        offset = sum(sum(part.block_bytes) for part in self.record.planned[: number - 1])
+        return restore_part(number, entries, planned.block_bytes, env.offsets, offset)

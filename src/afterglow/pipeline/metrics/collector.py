@@ -128,7 +128,7 @@ class MetricsCollector:
             statistics, reads = self._statistics(topic), self._server.read_counts(topic.ledger_name)
             collected.append((topic, statistics, reads))
             if statistics is not None:
-                counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
+                counts[topic.ledger_name, "offload"] = statistics.read_bytes.total
             if reads is not None:
                 counts[topic.ledger_name, "read"] = reads.bytes.get(StorageTier.TIERED, 0)
         per_second = self._tier_rates.measure(counts)
