@@ -1,7 +1,9 @@
-"""Attach: streaming tiered storage for the topics of an Apache Pulsar cluster.
+"""Attach: streaming tiered storage for the topics of an Apache Pulsar cluster, which is not changed.
 
-Entry points: :class:`SettingsReader` reads what applies to topics, :func:`check` finds what endangers entries that are
-not in the tier yet, :func:`is_attachable` leaves topics out.
+Entry points: :class:`~afterglow.attach.process.AttachProcess` is the running process of ``afterglow attach``, and
+:class:`~afterglow.attach.topics.AttachedTopics` has the topics that :mod:`afterglow.offload` streams to the tier.
+:class:`SettingsReader` reads what applies to topics, :func:`check` finds what endangers entries that are not in the
+tier yet, :func:`is_attachable` leaves topics out.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
 _COMMANDS: Final = (
     "admin_commands",
+    "attach",
     "demo",
     "tier_commands",
     "export",

@@ -1,0 +1,130 @@
+"""Merge of the ledger list of a cluster's topic into our own copy, and what follows from it. Pure functions.
+
+Our copy has the same ledgers, with our segments. Ledgers that the cluster has offloaded, or is offloading, are left to
+it. Ledgers that the cluster has trimmed stay while they are in segments, so that the tier may keep them for longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from afterglow.format.objects import ledger_uuid
+from afterglow.format.position import LedgerRange, Position
+from afterglow.ledger.ledger_list import covered_entries
+from afterglow.ledger.properties import get_text, set_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+
+LEFT_TO_CLUSTER: Final = "afterglow.left-to-cluster"
+"""Property of a ledger that the cluster itself offloads."""
+
+LOST: Final = "afterglow.lost"
+"""Property of a ledger of which the cluster has trimmed entries that are in no segment: their range, inclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The ledger of a topic that is being written."""
+
+    ledger_id: int
+    entries: int
+    """Number of confirmed entries, as far as they are known here."""
+
+
+def merge_ledgers(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> None:
+    """Take the ledgers of a cluster's list into our copy; an edit that is idempotent.
+
+    Args:
+        own: Our copy, which is changed.
+        cluster: The cluster's list.
+    """
+    known = {ledger.ledgerId: ledger for ledger in own.ledgerInfo}
+    for given in cluster.ledgerInfo:
+        ledger = known.get(given.ledgerId)
+        if ledger is None:
+            ledger = own.ledgerInfo.add(ledgerId=given.ledgerId)
+        if given.HasField("entries") and not ledger.HasField("entries"):
+            ledger.entries, ledger.size, ledger.timestamp = given.entries, given.size, given.timestamp
+        is_offloaded = given.offloadContext.complete or ledger_uuid(given) is not None
+        if is_offloaded and not ledger.offloadContext.offloadSegment:
+            # Without a UUID: the object is the cluster's, and is never read or deleted by this name.
+            ledger.offloadContext.complete = True
+            set_text(ledger, LEFT_TO_CLUSTER, "true")
+    existing = {given.ledgerId for given in cluster.ledgerInfo}
+    kept = [ledger for ledger in own.ledgerInfo if ledger.ledgerId in existing or _keep_trimmed(ledger)]
+    kept.sort(key=lambda ledger: ledger.ledgerId)
+    if kept != list(own.ledgerInfo):
+        copies = [type(ledger).FromString(ledger.SerializeToString()) for ledger in kept]
+        del own.ledgerInfo[:]
+        own.ledgerInfo.extend(copies)
+    if cluster.HasField("terminatedPosition"):
+        own.terminatedPosition.CopyFrom(cluster.terminatedPosition)
+
+
+def _keep_trimmed(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:
+    """Record that the cluster has trimmed a ledger; returns whether it stays in our list."""
+    context = ledger.offloadContext
+    if get_text(ledger, LEFT_TO_CLUSTER) is not None or not context.offloadSegment:
+        return False
+    covered = covered_entries(ledger)
+    if any(not segment.complete for segment in context.offloadSegment):
+        return True  # its segment is still to be committed: bookies keep entries for some time
+    if covered < ledger.entries and get_text(ledger, LOST) is None:
+        set_text(ledger, LOST, f"{covered}-{ledger.entries - 1}")
+    if not ledger.HasField("entries") or covered < ledger.entries:
+        ledger.entries = covered
+    context.bookkeeperDeleted = True
+    return covered > 0
+
+
+def lost_ranges(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> tuple[LedgerRange, ...]:
+    """Entries that the cluster has trimmed and that are in no segment, by our copy before the merge."""
+    existing = {given.ledgerId for given in cluster.ledgerInfo}
+    found = []
+    for ledger in own.ledgerInfo:
+        if ledger.ledgerId in existing or get_text(ledger, LEFT_TO_CLUSTER) is not None:
+            continue
+        covered = covered_entries(ledger)
+        if ledger.HasField("entries") and covered < ledger.entries and get_text(ledger, LOST) is None:
+            found.append(LedgerRange(ledger.ledgerId, covered, ledger.entries - 1))
+    return tuple(found)
+
+
+def tail_of(cluster: ManagedLedgerInfo, last_confirmed: Position | None, before: Tail | None) -> Tail | None:
+    """The ledger that is being written, with its confirmed entries; None if the cluster's list has none.
+
+    Args:
+        cluster: The cluster's list, read before ``last_confirmed``.
+        last_confirmed: The last confirmed entry, if it is known.
+        before: The tail as it was known before; confirmed entries stay confirmed.
+    """
+    open_ids = [given.ledgerId for given in cluster.ledgerInfo if not given.HasField("entries")]
+    if not open_ids:
+        return None
+    ledger_id = max(open_ids)
+    entries = before.entries if before is not None and before.ledger_id == ledger_id else 0
+    if last_confirmed is not None and last_confirmed.ledger_id == ledger_id:
+        entries = max(entries, last_confirmed.entry_id + 1)
+    return Tail(ledger_id, entries)
+
+
+def committed_end(ledgers: Iterable[ManagedLedgerInfo.LedgerInfo]) -> Position | None:
+    """The last entry up to which all entries are in segments or left to the cluster; None if there is none.
+
+    The subscription that holds back trimming is acknowledged up to it.
+    """
+    end: Position | None = None
+    for ledger in sorted(ledgers, key=lambda ledger: ledger.ledgerId):
+        if ledger.HasField("entries") and not ledger.entries:
+            continue
+        whole = ledger.offloadContext.complete and ledger.HasField("entries")
+        covered = ledger.entries if whole else covered_entries(ledger)
+        if covered:
+            end = Position(ledger.ledgerId, covered - 1)
+        if not ledger.HasField("entries") or covered < ledger.entries:
+            break
+    return end

@@ -1,0 +1,274 @@
+"""The attached process: streams topics of a cluster to the tier until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+from uuid import uuid4
+
+from afterglow.attach.cluster import AttachedCluster, cluster_settings
+from afterglow.attach.cluster_checks import WhenBehind, check
+from afterglow.attach.cluster_settings import SettingsReader
+from afterglow.attach.follower import Follower
+from afterglow.attach.hot_ledgers import ClusterLedgers
+from afterglow.attach.policies import AttachPolicies
+from afterglow.attach.topics import AttachedTopics
+from afterglow.errors import AfterglowError, CommitUnknown, ConfigError, VersionConflict
+from afterglow.hot.bookkeeper import BookKeeperAddress, BookKeeperClient, BookKeeperCluster, ReadLimits
+from afterglow.hot.pulsar.address import PulsarAddress
+from afterglow.hot.pulsar.subscription_hold import SubscriptionHolds
+from afterglow.ledger.environment import SystemClock
+from afterglow.metadata.address import open_metadata
+from afterglow.metadata.admin_client import AdminClient
+from afterglow.metadata.ownership import take_ownership
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.metadata.pulsar_cluster import PulsarCluster
+from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.offload.service import OffloadService
+from afterglow.pipeline.upkeep import run_with_timeout
+from afterglow.spark.offload_jobs import SparkRunner
+from afterglow.spark.session import spark_properties
+from afterglow.storage.health import TierHealth, spawn_thread
+from afterglow.tier.locations import Tiers, location_of_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from afterglow.attach.policies import PolicyFile
+    from afterglow.config import BrokerConfig
+    from afterglow.errors import Fenced
+    from afterglow.metadata.cluster_credentials import ClusterCredentials
+    from afterglow.metadata.names import TopicName
+    from afterglow.metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 8
+"""Threads of offload, which wait for metadata, bookies and the tier."""
+_GRACE_S: Final = 3.0
+"""Wait for requests to the tier at shutdown. Metadata records their purpose, and the next start continues them."""
+DEFAULT_READ_RATE: Final = 100 << 20
+"""Bytes per second that a worker process reads from all bookies together, unless ``--max-read-rate`` is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachOptions:
+    """What ``afterglow attach`` is given, beside the settings."""
+
+    admin_url: str
+    """Admin API of the cluster."""
+    pattern: str
+    """Regular expression of names of topics."""
+    tier: str
+    """Address of the tier."""
+    metadata: str
+    """Address of our own metadata: ``sqlite:PATH`` or ``zk://…``."""
+    credentials: ClusterCredentials
+    zookeeper: str | None = None
+    """Address of the cluster's metadata; None: the one that its brokers report."""
+    cluster: str | None = None
+    """Name of the cluster; None: the one that its brokers report."""
+    subscription: str = "afterglow"
+    """Name of the subscription that holds back trimming."""
+    when_behind: WhenBehind = WhenBehind.HOLD
+    """What becomes of the hold when a backlog quota comes near."""
+    accept_risk: bool = False
+    """Whether to attach although policies of the cluster endanger entries, producers or the subscription."""
+    read_rate: int = DEFAULT_READ_RATE
+    """Bytes per second that each worker process reads from bookies."""
+
+
+class AttachProcess:
+    """A running process. Created by :meth:`start`."""
+
+    def __init__(self, topics: AttachedTopics, offload: OffloadService, cluster: AttachedCluster) -> None:
+        self.topics = topics
+        self.offload = offload
+        self.cluster = cluster
+        self.fenced: Fenced | None = None
+        """Set once another process has taken over."""
+        self.ended = threading.Event()
+        """Set when the process should end."""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @classmethod
+    def start(cls, options: AttachOptions, config: BrokerConfig, policies: PolicyFile) -> Self:
+        """Check everything, take ownership of the cluster's records, and begin to follow its topics.
+
+        1. Read the cluster's settings and topics, and the tier. *Crash: nothing was changed.*
+        2. Take ownership below ``/afterglow/<cluster>/``. *Crash: an earlier process is fenced, and the next one takes
+           over.*
+        3. Hold a subscription on each topic. *Crash: the subscriptions stay, and the next process holds them.*
+
+        Raises:
+            ConfigError: An option is not valid, the pattern matches no topic, or a risk is not accepted.
+            StorageError: The tier cannot be used.
+            MetadataError: A store cannot be reached.
+            AccessDenied: The token is not accepted.
+        """
+        with ExitStack() as stack:
+            admin = AdminClient(options.admin_url, options.credentials)
+            settings = cluster_settings(admin, options.zookeeper, options.cluster)
+            cluster_store = open_metadata(settings.zookeeper, config)
+            stack.callback(cluster_store.close)
+            cluster_metadata = PulsarCluster(cluster_store)
+            _check_cluster(cluster_metadata, settings.name, settings.zookeeper, options.admin_url)
+            cluster = AttachedCluster(settings, admin, cluster_metadata, _compiled(options.pattern))
+            found = cluster.topics()
+            if not found:
+                raise ConfigError(
+                    f"--topics {options.pattern!r} matches no topic of cluster {settings.name}; names look like "
+                    "public/default/orders"
+                )
+            _check_risks(admin, found, options)
+            service_url = _service_url(cluster_metadata, options.admin_url)
+            attach_policies = AttachPolicies(config, policies)
+            tiers = Tiers(health=TierHealth(spawn=spawn_thread))
+            location = location_of_url(options.tier)
+            tiers.store(location, config).list_uploads(str(uuid4()))  # fails if the bucket is missing or denied
+            limits = ReadLimits(bytes_per_s=options.read_rate)
+            client = BookKeeperClient(BookKeeperCluster(cluster_store), limits)
+            stack.callback(client.close)
+            paths = AfterglowPaths(settings.name)
+            opened = open_metadata(options.metadata, config)
+            stack.callback(opened.close)
+            metadata = take_ownership(opened, paths.owners, uuid4())
+            clock = SystemClock()
+            topics = AttachedTopics(
+                cluster=cluster,
+                hot=ClusterLedgers(client),
+                metadata=metadata,
+                paths=paths,
+                config=attach_policies.config,
+                clock=clock,
+            )
+            runner = SparkRunner(
+                config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
+            )
+            stack.callback(runner.close)
+            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
+            stop_threads = partial(threads.shutdown, cancel_futures=True)
+            stack.callback(run_with_timeout, _GRACE_S, "stopping threads of offload", stop_threads)
+            address = BookKeeperAddress(settings.zookeeper, limits=limits)
+            offload = OffloadService(
+                metadata=metadata,
+                paths=paths,
+                policies=attach_policies,
+                tiers=tiers,
+                own=location,
+                runner=runner,
+                executor=threads,
+                clock=clock,
+                instance=_instance(metadata, f"{paths.root}/instance"),
+                home="",
+                remote=lambda: address,
+                tasks_cut_blocks=True,
+            )
+            offload.attach(topics)
+            stack.callback(offload.close)
+            process = cls(topics, offload, cluster)
+            pulsar = PulsarAddress(service_url, options.credentials.token, options.credentials.ca_file)
+            holds = SubscriptionHolds(pulsar, options.subscription)
+            stack.callback(holds.close)
+            follower = Follower(cluster, topics, holds, clock, process._on_fenced)
+            stack.callback(follower.close)
+            offload.start()
+            follower.start()
+            ticker = threading.Thread(
+                target=process._tick, args=(config.offload_tick_interval_millis / 1000,), name="attach-tick"
+            )
+            ticker.start()
+            stack.callback(ticker.join)
+            stack.callback(process.ended.set)
+            process._stack = stack.pop_all()
+            return process
+        raise AssertionError("unreachable: the block returns or raises")
+
+    def stop(self) -> None:
+        """Stop all parts. Subscriptions stay, so that the cluster keeps what is not in the tier."""
+        self.ended.set()
+        self._stack.close()
+
+    def _tick(self, interval_s: float) -> None:
+        while not self.ended.wait(interval_s):
+            try:
+                self.offload.tick()
+            except AfterglowError as error:
+                _log.warning("offload failed, will retry: %s", error)
+
+    def _on_fenced(self, error: Fenced) -> None:
+        self.fenced = self.fenced or error
+        self.ended.set()
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--topics {pattern!r} is not a regular expression: {error}") from error
+
+
+def _check_cluster(cluster: PulsarCluster, name: str, zookeeper: str, admin_url: str) -> None:
+    """Check that the metadata is that of the brokers' cluster.
+
+    Raises:
+        ConfigError: It is another cluster's.
+    """
+    known = cluster.clusters()
+    if name not in known:
+        raise ConfigError(
+            f"{zookeeper} has the metadata of cluster {', '.join(known) or '(none)'}, and {admin_url} belongs to "
+            f"cluster {name}; give --zookeeper of that cluster"
+        )
+
+
+def _check_risks(admin: AdminClient, topics: Sequence[TopicName], options: AttachOptions) -> None:
+    """Find policies of the cluster that endanger entries which are not in the tier yet.
+
+    Raises:
+        ConfigError: There are some, and they are not accepted.
+    """
+    risks = [
+        risk
+        for settings in SettingsReader(admin).read(topics)
+        for risk in check(settings, options.subscription, when_behind=options.when_behind)
+    ]
+    if risks and not options.accept_risk:
+        more = f" ({len(risks) - 1} more)" if len(risks) > 1 else ""
+        raise ConfigError(f"{risks[0]}{more}")
+    for risk in risks:
+        _log.warning("accepted: %s", risk)
+
+
+def _service_url(cluster: PulsarCluster, admin_url: str) -> str:
+    for broker in cluster.brokers():
+        if url := broker.get("pulsarServiceUrl") or broker.get("pulsarServiceUrlTls"):
+            return str(url)
+    raise ConfigError(f"no broker of {admin_url} is registered in the cluster's metadata; start one")
+
+
+def _instance(metadata: MetadataStore, path: str) -> str:
+    """Id of this attachment in the user metadata of its objects; created once, and the same after a restart.
+
+    Raises:
+        MetadataError: The store failed.
+    """
+    while True:
+        if (found := metadata.get(path)) is not None and found.value:
+            return found.value.decode()
+        try:
+            metadata.put(path, str(uuid4()).encode(), MUST_NOT_EXIST)
+        except (VersionConflict, CommitUnknown):
+            continue

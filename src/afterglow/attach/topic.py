@@ -1,0 +1,197 @@
+"""One topic of an attached cluster: written by the cluster's brokers, offloaded by this process.
+
+Its ledger list is our copy of the cluster's, below ``/afterglow/<cluster>/``, with our segments.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from afterglow.attach.ledger_merge import committed_end, lost_ranges, merge_ledgers, tail_of
+from afterglow.errors import NotSupported
+from afterglow.ledger.managed_ledger_state import ManagedLedgerState
+from afterglow.ledger.reader import StoredEntry
+from afterglow.metadata.names import TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from afterglow.attach.hot_ledgers import ClusterLedgers
+    from afterglow.attach.ledger_merge import Tail
+    from afterglow.format.position import LedgerRange, Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.layout import Layout
+    from afterglow.ledger.topic_metadata import Edit, Snapshot, TopicMetadata
+
+_log = logging.getLogger(__name__)
+
+
+class AttachedTopic:
+    """An :class:`~afterglow.offload.topics.OffloadTopic` of a cluster. Thread-safe.
+
+    Args:
+        name: Its managed-ledger name.
+        metadata: Our copy of its metadata, just opened, so that this process is the owner.
+        hot: Reads the cluster's ledgers.
+    """
+
+    def __init__(self, name: str, metadata: TopicMetadata, hot: ClusterLedgers) -> None:
+        self.name = name
+        self.topic = TopicName.from_managed_ledger_name(name)
+        self.reader = _Reader(hot, self)
+        self.trimmer = _Trimmer()
+        self.lost: tuple[LedgerRange, ...] = ()
+        """Entries that the cluster has trimmed before they were in the tier, since this process began."""
+        self._metadata = metadata
+        self._hot = hot
+        self._lock = threading.RLock()
+        self._state = ManagedLedgerState(metadata.snapshot)
+        self._tail: Tail | None = None
+
+    def __repr__(self) -> str:
+        return f"AttachedTopic({self.topic}, {self.layout.first}..{self.layout.last})"
+
+    # --- what offload asks --------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ManagedLedgerInfo:
+        """Our copy of its metadata; not to be changed."""
+        return self._state.snapshot.info
+
+    @property
+    def layout(self) -> Layout:
+        """The ledgers with their confirmed entries, as far as they are known here."""
+        return self._state.layout
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of these entries."""
+        return self._state.size_bytes
+
+    @property
+    def writing_to(self) -> int | None:
+        """Id of the ledger that a broker writes; None if none is known."""
+        return self._state.writing_to
+
+    @property
+    def terminated(self) -> Position | None:
+        """The last entry of a terminated topic; None if it takes entries."""
+        return self._state.terminated
+
+    @property
+    def owner_epoch(self) -> int:
+        """The epoch under which this process owns our copy."""
+        return self._metadata.owner_epoch
+
+    @property
+    def committed_end(self) -> Position | None:
+        """The last entry up to which all entries are in segments, or are left to the cluster; None: none is."""
+        return committed_end(self.info.ledgerInfo)
+
+    def update(self, edit: Edit) -> Snapshot:
+        """Change our copy; see :meth:`afterglow.ledger.topic_metadata.TopicMetadata.update`.
+
+        Raises:
+            Fenced: Another process owns it.
+            MetadataError: The store failed.
+        """
+        snapshot = self._metadata.update(edit)
+        with self._lock:
+            self._state.apply(snapshot)
+        return snapshot
+
+    def check_owner(self) -> None:
+        """Read the owner epoch again.
+
+        Raises:
+            Fenced: Another process owns it.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        self._metadata.check_owner()
+
+    def roll(self) -> None:
+        """Do nothing: only the cluster closes ledgers, and the stream waits for that."""
+
+    def commit_ends(self) -> None:
+        """Do nothing: :meth:`follow` commits the ends of ledgers."""
+
+    # --- what the cluster reports -------------------------------------------------------------------------------------
+
+    def follow(self, cluster: ManagedLedgerInfo, last_confirmed: Position | None) -> None:
+        """Take a newer state of the cluster's topic.
+
+        1. Commit the merged list. *Crash: the next owner merges again.*
+        2. Let offload see the confirmed entries of the ledger that is being written.
+
+        Args:
+            cluster: The cluster's ledger list, read before ``last_confirmed``.
+            last_confirmed: The last confirmed entry, if it is known.
+
+        Raises:
+            Fenced: Another process owns our copy.
+            MetadataError: The store failed.
+            AfterglowError: The size of the newest entries cannot be read from their bookies.
+        """
+        lost = lost_ranges(self.info, cluster)
+        for entries in lost:
+            _log.error(
+                "%s: the cluster has trimmed entries %d to %d of ledger %d before they were in the tier",
+                *(self.topic, entries.first, entries.last, entries.ledger_id),
+            )
+        with self._lock:
+            self.lost += lost
+        existing = {ledger.ledgerId for ledger in self.info.ledgerInfo}
+        self.update(partial(merge_ledgers, cluster=cluster))
+        for ledger_id in existing.difference(ledger.ledgerId for ledger in cluster.ledgerInfo):
+            self._hot.forget(ledger_id)
+        tail = tail_of(cluster, last_confirmed, self._tail)
+        if tail == self._tail:
+            return
+        size = 0
+        if tail is not None and tail.entries:
+            self._hot.confirm(tail.ledger_id, tail.entries - 1)
+            size = self._hot.open(tail.ledger_id).bytes_up_to(tail.entries - 1)
+        with self._lock:
+            self._tail = tail
+            self._state.follow_tail(None if tail is None else tail.ledger_id, 0 if tail is None else tail.entries, size)
+
+
+class _Reader:
+    """Reads single entries from bookies, such as the first one of a segment for its time."""
+
+    def __init__(self, hot: ClusterLedgers, topic: AttachedTopic) -> None:
+        self._hot = hot
+        self._topic = topic
+
+    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+        """The entry at ``position``, or the first one after it; further ones are not needed."""
+        del max_entries, max_bytes
+        found = self._topic.layout.at_or_after(position)
+        if found is None:
+            return []
+        entries = self._hot.open(found.ledger_id).read(found.entry_id, found.entry_id)
+        return [StoredEntry(found, entry) for entry in entries]
+
+
+class _Trimmer:
+    """Refuses to delete: the hot log is the cluster's."""
+
+    def free(self, ledger_ids: Collection[int]) -> tuple[int, ...]:
+        """Delete nothing."""
+        del ledger_ids
+        return ()
+
+    def discard(self, ledger_ids: Collection[int], edit: Edit) -> None:
+        """Refuse.
+
+        Raises:
+            NotSupported: Always.
+        """
+        del edit
+        raise NotSupported(
+            f"ledgers {sorted(ledger_ids)} are gone from the cluster, so that their only copy is in segments: they "
+            "cannot be removed"
+        )

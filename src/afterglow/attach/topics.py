@@ -1,0 +1,121 @@
+"""The attached topics of this process: an :class:`~afterglow.offload.topics.OffloadTopics`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from afterglow.attach.topic import AttachedTopic
+from afterglow.errors import TopicMissing
+from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.ledger.cache import TailCache
+from afterglow.ledger.topic_metadata import TopicMetadata
+from afterglow.metadata.names import TopicName
+
+if TYPE_CHECKING:
+    from afterglow.attach.cluster import AttachedCluster
+    from afterglow.attach.hot_ledgers import ClusterLedgers
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.environment import Clock
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+
+
+class AttachedTopics:
+    """All attached topics. Thread-safe.
+
+    Args:
+        cluster: The cluster.
+        hot: Reads its ledgers.
+        metadata: Holds our copies of ledger lists.
+        paths: Their paths.
+        config: Settings of the process.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: AttachedCluster,
+        hot: ClusterLedgers,
+        metadata: MetadataStore,
+        paths: AfterglowPaths,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self.hot = hot
+        self.cache = TailCache(0)
+        """Without entries: tasks read them from bookies."""
+        self._cluster = cluster
+        self._metadata = metadata
+        self._paths = paths
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, AttachedTopic] = {}
+        self._opening: dict[str, threading.Lock] = {}
+
+    def open(self, name: str, *, create: bool = False) -> AttachedTopic:
+        """An attached topic; the same object until it is closed.
+
+        1. Take ownership of our copy of its metadata, or create the copy. *Crash: the next owner does the same.*
+        2. Merge the cluster's ledger list into it.
+
+        Args:
+            name: The managed-ledger name.
+            create: Whether to attach a topic that was not attached before.
+
+        Raises:
+            TopicMissing: The cluster has no such topic, or it was not attached and is not to be.
+            Fenced: Another process owns the topic.
+            AfterglowError: It cannot be opened.
+        """
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        with opening:
+            if (known := self.opened(name)) is not None:
+                return known
+            ledgers = self._cluster.ledgers(TopicName.from_managed_ledger_name(name))
+            if ledgers is None:
+                raise TopicMissing(f"{name} does not exist in cluster {self._cluster.settings.name}")
+            metadata = TopicMetadata(self._metadata, self._paths.managed_ledger(name), self._config, self._clock)
+            metadata.open(create=create)
+            topic = AttachedTopic(name, metadata, self.hot)
+            topic.follow(ledgers, None)
+            with self._lock:
+                self._open[name] = topic
+            return topic
+
+    def opened(self, name: str) -> AttachedTopic | None:
+        """The topic if it is attached by this process, else None."""
+        with self._lock:
+            return self._open.get(name)
+
+    def all_opened(self) -> tuple[AttachedTopic, ...]:
+        """Every topic that is attached by this process."""
+        with self._lock:
+            return tuple(self._open.values())
+
+    def close(self, name: str) -> None:
+        """Stop following a topic, such as one that the cluster has deleted; its segments stay."""
+        with self._lock:
+            self._open.pop(name, None)
+
+    def info(self, name: str) -> ManagedLedgerInfo:
+        """Our copy of a topic's metadata; not to be changed.
+
+        Raises:
+            TopicMissing: It was never attached.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        if (known := self.opened(name)) is not None:
+            return known.info
+        found = self._metadata.get(self._paths.managed_ledger(name))
+        if found is None or not found.value:
+            raise TopicMissing(f"topic {name} is not attached")
+        return parse_managed_ledger(found.value)
+
+    def all_topics(self) -> tuple[TopicName, ...]:
+        """Every topic that is attached by this process. Topics that it does not follow have no work."""
+        return tuple(topic.topic for topic in self.all_opened())

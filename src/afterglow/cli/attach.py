@@ -1,0 +1,109 @@
+"""``afterglow attach``: stream topics of an Apache Pulsar cluster to a tier."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afterglow.cli import parameters
+from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.output import PrintableFormatter
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+@app.command()
+def attach(
+    cluster: Annotated[str, typer.Argument(help="Admin API of the cluster: http://HOST:8080.")],
+    *,
+    topics: Annotated[str, typer.Option(help="Regular expression of topics, such as 'public/default/.*'.")],
+    tier: Annotated[str, typer.Option(help="Tier: s3://bucket[/prefix] or file:///path.")],
+    metadata: Annotated[str, typer.Option(help="Our own metadata: zk://HOST:2181[/CHROOT] or sqlite:PATH.")],
+    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads. Default: local[*].")] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(help="Metadata of the cluster, zk://HOST:2181. Default: as its brokers report.")
+    ] = None,
+    cluster_name: Annotated[
+        str | None, typer.Option(help="Name of the cluster. Default: as its brokers report.")
+    ] = None,
+    subscription: Annotated[
+        str, typer.Option(help="Subscription that keeps the cluster from trimming what is not in the tier.")
+    ] = "afterglow",
+    policies: Annotated[
+        Path | None, typer.Option(help="File with policies of topics, attach.toml.", exists=True, dir_okay=False)
+    ] = None,
+    max_read_rate: Annotated[
+        Any,
+        typer.Option(
+            metavar="SIZE",
+            parser=parameters.read_bytes,
+            help="Bytes per second that each Spark worker reads from bookies.",
+        ),
+    ] = "100M",
+    when_behind: Annotated[
+        str, typer.Option(help="hold, or release: give up the hold before a backlog quota blocks producers.")
+    ] = "hold",
+    accept_risk: Annotated[
+        bool, typer.Option("--accept-risk", help="Attach although policies of the cluster endanger entries.")
+    ] = False,
+    token: Annotated[str | None, typer.Option(help="Token, or file:///PATH. Default: AFTERGLOW_TOKEN.")] = None,
+    ca_file: Annotated[str | None, typer.Option(help="Trusted certificate authorities for TLS.")] = None,
+    conf: Annotated[Path | None, typer.Option(help="Configuration file in the format of broker.conf.")] = None,
+    settings: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", parser=parameters.read_pair, help="Setting by its name. Repeatable."
+        ),
+    ] = None,
+) -> int:
+    """Stream live topics of a Pulsar cluster to a tier, until interrupted.
+
+    Example: afterglow attach http://pulsar:8080 --topics 'public/default/.*' --tier s3://bucket --metadata sqlite:a.db
+    """
+    from afterglow.attach.cluster_checks import WhenBehind  # noqa: PLC0415 - not needed for --help
+    from afterglow.attach.policies import PolicyFile, read_policy_file  # noqa: PLC0415
+    from afterglow.attach.process import AttachOptions, AttachProcess  # noqa: PLC0415
+    from afterglow.config import load_conf  # noqa: PLC0415
+    from afterglow.metadata.cluster_credentials import ClusterCredentials  # noqa: PLC0415
+
+    if when_behind not in set(WhenBehind):
+        raise ConfigError(f"--when-behind {when_behind!r} is unknown; use {' or '.join(WhenBehind)}")
+    overrides = {"streamingOffloadEnabled": "true"} | ({} if master is None else {"sparkMaster": master})
+    overrides |= dict(settings or ())
+    config = load_conf(conf, environ=os.environ, overrides=overrides)
+    options = AttachOptions(
+        admin_url=cluster,
+        pattern=topics,
+        tier=tier,
+        metadata=metadata,
+        credentials=ClusterCredentials.of(token, ca_file),
+        zookeeper=zookeeper,
+        cluster=cluster_name,
+        subscription=subscription,
+        when_behind=WhenBehind(when_behind),
+        accept_risk=accept_risk,
+        read_rate=max_read_rate,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    with AttachProcess.start(options, config, PolicyFile() if policies is None else read_policy_file(policies)) as run:
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            run.ended.set()
+
+        signal.signal(signal.SIGINT, end)
+        signal.signal(signal.SIGTERM, end)
+        typer.echo(f"ready {run.cluster.settings.name}: {len(run.cluster.topics())} topics")
+        run.ended.wait()
+    if run.fenced is not None:
+        typer.echo(f"afterglow: {run.fenced}", err=True)
+        return FAILED
+    return DONE
