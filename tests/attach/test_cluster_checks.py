@@ -432,15 +432,15 @@ def test_policies_of_the_topic_precede_those_of_the_namespace() -> None:
         ("messageTTL", False): 27,
         ("maxSubscriptionsPerTopic", False): 0,
         ("retention", False): {"retentionTimeInMinutes": 30, "retentionSizeInMB": 31},
-        ("backlogQuotaMap", False): {"message_age": {"limitSize": -1, "limitTime": 5, "policy": "producer_exception"}},
+        ("backlogQuotaMap", False): {"destination_storage": {"limitSize": 5, "policy": "producer_request_hold"}},
     }
     settings = read(Api(RUNTIME, OF_NAMESPACE, of_topic))
     assert settings.ttl_s == Setting(27, "topic")
     assert settings.max_subscriptions == Setting(0, "topic")
     assert settings.retention == Setting(Retention(30, 31), "topic")
     assert settings.backlog_quotas == (
-        Setting(BacklogQuota(SIZE, 100, REFUSE), "namespace public/default"),
-        Setting(BacklogQuota(AGE, 5, REFUSE), "topic"),
+        Setting(BacklogQuota(SIZE, 5, HOLD), "topic"),
+        Setting(BacklogQuota(AGE, 60, EVICT), "broker"),
     )
 
 
