@@ -25,7 +25,7 @@ from afterglow.format.frames import scan_frames
 from afterglow.format.position import LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.local import open_shared
-from afterglow.hot.pulsar import PulsarAddress, RawReader, partitions
+from afterglow.hot.pulsar import PulsarAddress, RawReader, SubscriptionHolds, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -481,3 +481,20 @@ def test_other_consumers_never_see_the_broker_s_metadata_unless_the_broker_says_
         consumer = client.subscribe(topic, "plain")
         client.flow(consumer, 1)
         assert client.message(consumer).payload == entry(0)
+
+
+def test_a_subscription_is_held_over_tls_with_a_token(secured: tuple[Served, Path, Path], topic: str) -> None:
+    served, _, certificate = secured
+    with RawClient(served.service_url, token=token(), tls=ssl.create_default_context(cafile=certificate)) as client:
+        producer = client.open_producer(topic)
+        positions = client.publish(encode_send(producer, i, entry(i, 100)) for i in range(5))
+        address = PulsarAddress(served.service_url, token(), str(certificate))
+        with SubscriptionHolds(address) as holds:
+            assert holds.hold(topic).result(60).held
+            assert holds.last_message_id(topic).result(60).last == positions[-1]
+            assert holds.acknowledge(topic, positions[2]).result(60) == positions[2]
+        stranger = PulsarAddress(served.service_url, "not a token", str(certificate))
+        with SubscriptionHolds(stranger) as holds, pytest.raises(AccessDenied, match="--token"):
+            holds.hold(topic).result(60)
+        with SubscriptionHolds(PulsarAddress(served.service_url, token())) as holds, pytest.raises(ConfigError):
+            holds.hold(topic).result(60)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.recorded_admin import recorded_admin
 
-from afterglow.errors import ConfigError, CorruptMetadata, NotFound
+from afterglow.errors import AccessDenied, ConfigError, CorruptMetadata, NotFound
 from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.names import Domain, NamespaceName, TopicName
@@ -74,3 +74,25 @@ def test_a_response_that_is_not_an_object_is_reported(admin: RecordedAdmin, api:
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://HOST:PORT"):
         AdminClient(url, ClusterCredentials())
+
+
+def test_a_topic_policy_that_is_not_set_or_not_offered_is_none(admin: RecordedAdmin, api: AdminClient) -> None:
+    topic = TopicName.parse("t")
+    path = "persistent/public/default/t"
+    admin.answers |= {f"{path}/messageTTL": 0, f"{path}/retention": None}
+    admin.statuses[f"{path}/backlogQuotaMap"] = 405  # the brokers have topicLevelPoliciesEnabled=false
+    assert api.topic_policy(topic, "messageTTL") == 0
+    assert api.topic_policy(topic, "retention") is None
+    assert api.topic_policy(topic, "backlogQuotaMap") is None
+    assert api.topic_policy(topic, "subscriptionExpirationTime") is None
+    admin.statuses[f"{path}/messageTTL"] = 403
+    with pytest.raises(AccessDenied, match="status 403"):
+        api.topic_policy(topic, "messageTTL")
+
+
+def test_subscriptions_and_release_are_given(admin: RecordedAdmin, api: AdminClient) -> None:
+    assert api.subscriptions(TopicName.parse("t")) == ()
+    assert api.version() is None
+    admin.answers |= {"persistent/public/default/t/subscriptions": ["a", "b"], "brokers/version": "4.0.8"}
+    assert api.subscriptions(TopicName.parse("t")) == ("a", "b")
+    assert api.version() == "4.0.8"

@@ -27,6 +27,8 @@ class RecordedAdmin:
     url: str
     answers: dict[str, Any] = field(default_factory=dict)
     """JSON values."""
+    statuses: dict[str, int] = field(default_factory=dict)
+    """Other statuses than 200 and 404."""
     asked: list[str] = field(default_factory=list)
     """Every path that was asked for."""
 
@@ -62,7 +64,7 @@ def recorded_admin(cases: Iterable[GoldenCase] = ()) -> Iterator[RecordedAdmin]:
             content = json.dumps(
                 admin.answers[path] if found else {"reason": f"nothing is recorded of {path}"}
             ).encode()
-            self.send_response(200 if found else 404)
+            self.send_response(admin.statuses.get(path, 200 if found else 404))
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
