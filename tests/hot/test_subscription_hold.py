@@ -42,7 +42,7 @@ EARLIEST = Position(7, -1)
 
 
 class HoldBroker(ScriptedBroker):
-    """Has subscriptions with mark-delete positions, and refuses what it is told to refuse."""
+    """Has subscriptions with mark-delete positions, and refuses what a test lets it refuse."""
 
     def __init__(self, port: int = 0, /, **reactions: Reaction) -> None:
         self.marked: dict[str, Position] = {}
@@ -230,7 +230,7 @@ def test_a_redirect_is_followed_to_the_owner(
     assert not first.consumers
 
 
-def test_a_proxy_is_told_the_broker_to_connect_to(
+def test_a_proxy_gets_the_broker_to_connect_to(
     start: Callable[..., HoldBroker], holding: Callable[..., SubscriptionHolds]
 ) -> None:
     proxy = start(
@@ -334,7 +334,7 @@ def test_a_topic_that_is_not_to_be_held_cannot_be_acknowledged(
 # --- interruptions -------------------------------------------------------------------------------------------------
 
 
-def test_an_unloaded_topic_is_looked_up_and_held_again(
+def test_a_topic_that_was_unloaded_is_held_again(
     start: Callable[..., HoldBroker], holding: Callable[..., SubscriptionHolds]
 ) -> None:
     broker = start()

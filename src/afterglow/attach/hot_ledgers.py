@@ -55,7 +55,7 @@ class ClusterLedgers:
                 self._open.popitem(last=False)
         return ledger
 
-    def forget(self, ledger_id: int) -> None:
+    def drop(self, ledger_id: int) -> None:
         """Drop a ledger that the cluster has trimmed."""
         with self._lock:
             self._open.pop(ledger_id, None)

@@ -113,7 +113,7 @@ def tail_of(cluster: ManagedLedgerInfo, last_confirmed: Position | None, before:
 
 
 def committed_end(ledgers: Iterable[ManagedLedgerInfo.LedgerInfo]) -> Position | None:
-    """The last entry up to which all entries are in segments or left to the cluster; None if there is none.
+    """The last entry up to which all entries are in segments or left to the cluster; None: none is.
 
     The subscription that holds back trimming is acknowledged up to it.
     """

@@ -146,7 +146,7 @@ class AttachedTopic:
         existing = {ledger.ledgerId for ledger in self.info.ledgerInfo}
         self.update(partial(merge_ledgers, cluster=cluster))
         for ledger_id in existing.difference(ledger.ledgerId for ledger in cluster.ledgerInfo):
-            self._hot.forget(ledger_id)
+            self._hot.drop(ledger_id)
         tail = tail_of(cluster, last_confirmed, self._tail)
         if tail == self._tail:
             return

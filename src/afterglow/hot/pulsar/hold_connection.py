@@ -387,7 +387,7 @@ class HoldConnection:
         if consumer is None or self._ended_by is not None:
             result.set_result(None)
             return
-        self._forget(consumer)
+        self._remove(consumer)
         request = wire.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=self._connection.next_id())
         self._request(
             "CLOSE_CONSUMER",
@@ -407,7 +407,7 @@ class HoldConnection:
             if isinstance(response, AfterglowError):
                 self._drop(consumer, response)
             elif self._is_connected(consumer):
-                self._forget(consumer)
+                self._remove(consumer)
                 self._listener.on_unsubscribed(topic)
 
         self._request(
@@ -435,14 +435,14 @@ class HoldConnection:
             request = wire.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=self._connection.next_id())
             self._connection.send(Command(type=Command.CLOSE_CONSUMER, close_consumer=request))
 
-    def _forget(self, consumer: _Consumer) -> None:
+    def _remove(self, consumer: _Consumer) -> None:
         self._consumers.pop(consumer.consumer_id, None)
         if self._topics.get(consumer.topic) is consumer:
             del self._topics[consumer.topic]
 
     def _drop(self, consumer: _Consumer, error: AfterglowError) -> None:
         if self._is_connected(consumer):
-            self._forget(consumer)
+            self._remove(consumer)
             self._fail_requests(error, lambda request: request.consumer is consumer)
             self._listener.on_lost(self, consumer.topic, error)
 
