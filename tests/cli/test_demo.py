@@ -16,6 +16,8 @@ from afterglow.demo import run
 pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
+UNWANTED = ("FutureWarning", "incubator", " INFO ", "Setting default log level")
+
 
 def start(*options: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -46,6 +48,7 @@ def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
     demo = start("--messages", "1500", "--home", str(home))
     output, errors = demo.communicate(timeout=300)
     assert demo.returncode == 0, output + errors
+    assert errors == ""
     assert "\x1b" not in output
     for words in (
         "It serves stock Pulsar clients at pulsar://127.0.0.1:",
@@ -60,6 +63,8 @@ def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
     ):
         assert words in output
     assert "░" not in next(line for line in output.splitlines() if line.startswith("  segments"))
+    log = (home / "serve.log").read_text()
+    assert not [text for text in (*UNWANTED, "Traceback") if text in output + log]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")

@@ -65,6 +65,11 @@ def test_stacks_of_closed_connections_are_dropped_and_other_lines_pass(printed: 
     assert "".join(filter_lines(printed.splitlines(keepends=True))) == passed
 
 
+def test_stacks_pass_where_only_the_warning_of_java_is_dropped() -> None:
+    lines = ["WARNING: Using incubator modules: jdk.incubator.vector\n", *DISCONNECT.splitlines(keepends=True)]
+    assert "".join(filter_lines(lines, drop_stacks=False)) == DISCONNECT
+
+
 def test_the_stderr_of_a_process_is_filtered() -> None:
     program = (
         "import os, subprocess, sys, threading\n"

