@@ -34,6 +34,7 @@ PACKAGE_TESTS: Final = tuple(
         *("offload", "source", "pipeline", "broker", "admin", "server", "cli"),
     )
 )
+PROCESSES: Final = ("-n", "2", "--dist", "worksteal")
 REPORTED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "protobuf")
 """Packages whose versions the page states."""
 
@@ -102,7 +103,7 @@ def run(name: str, more: list[str], marks: str = "not pulsar") -> Outcome:
     report = python.parent.parent / "report.json"
     report.unlink(missing_ok=True)
     tests = [*SPARK_TESTS, *(PACKAGE_TESTS if name == LOWEST else ())]
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *tests]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *PROCESSES, "-m", marks, *tests]
     print(f"== {name}: running tests", flush=True)
     done = subprocess.run([*command, "--spark-report", str(report), *more], cwd=ROOT, check=False)
     outcomes: dict[str, dict[str, int]] = json.loads(report.read_text()) if report.exists() else {}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+
+_PROPERTY: Final = "capability of Spark"
 
 
 def missing_capability(name: str) -> str | None:
@@ -47,13 +50,17 @@ class SparkCapabilities:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.when == "call" or not report.passed:
-            for name in _names(item):
-                self._outcomes[name][report.outcome] += 1
+        report.user_properties += [(_PROPERTY, name) for name in _names(item)]
         return report
 
-    def pytest_sessionfinish(self) -> None:
-        if self._report is not None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count an outcome; of a run on several processes, the first one gets the reports of all."""
+        if report.when == "call" or not report.passed:
+            for name in {str(text) for key, text in report.user_properties if key == _PROPERTY}:
+                self._outcomes[name][report.outcome] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._report is not None and not hasattr(session.config, "workerinput"):
             Path(self._report).write_text(json.dumps(self._outcomes, indent=1))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import Metric as Family
 from prometheus_client.core import Sample
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from afterglow.pipeline.metrics.definitions import Metric
     from afterglow.pipeline.metrics.samples import Samples
 
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""What ``generate_latest`` writes here: the library's own constant names a later version of the format since 0.22."""
+
 _SAMPLES_PER_TURN: Final = 50
 """Samples between two releases of the interpreter: 0.3 ms. Else the event loop would wait 5 ms, Python's switch
 interval, at each of its steps."""
@@ -40,7 +43,7 @@ def resources(collector: MetricsCollector, access: Access) -> Resources:
     async def get_metrics(call: Call) -> Response:
         samples = await collector.collect()
         body = await call.blocking(exposition, samples, call.service.config.cluster_name)
-        return Response(body, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(body, media_type=_CONTENT_TYPE)
 
     return found
 
