@@ -32,6 +32,7 @@ Traceback (most recent call last):
 
 ValueError: two lines
 """
+UNRAISABLE = "Exception ignored in: <_io.BufferedWriter name=4>\n"
 CHAIN = (
     DISCONNECT.rpartition("BrokenPipeError")[0]
     + """\
@@ -59,6 +60,9 @@ RuntimeError: why
         (f"{CHAIN}{DISCONNECT}", CHAIN),
         (STACK.rpartition("ValueError")[0], STACK.rpartition("ValueError")[0]),
         ("BrokenPipeError: alone\n", "BrokenPipeError: alone\n"),
+        (f"a\n{UNRAISABLE}{DISCONNECT}b\n", "a\nb\n"),
+        (f"{DISCONNECT}{UNRAISABLE}{STACK}", f"{UNRAISABLE}{STACK}"),
+        (f"{UNRAISABLE}a\nb\n", f"{UNRAISABLE}a\nb\n"),
     ],
 )
 def test_stacks_of_closed_connections_are_dropped_and_other_lines_pass(printed: str, passed: str) -> None:

@@ -9,6 +9,7 @@ A fork copies no threads, so nothing is imported here that starts any: no Arrow,
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,14 @@ def work(worker: Callable[[socket.socket, bool], int], connection: socket.socket
         return 1
 
 
+def report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report an error of a finalizer, except for a closed connection: since Python 3.13 those of files are reported."""
+    if not issubclass(unraisable.exc_type, BrokenPipeError):
+        sys.__unraisablehook__(unraisable)
+
+
 if __name__ == "__main__":
+    sys.unraisablehook = report_unraisable
     kernels()
     daemon.worker = partial(work, daemon.worker)
     daemon.manager()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 THREAD_NAME: Final = "spark-log-filter"
 _JAVA_WARNING: Final = "Using incubator modules"
 _STACK: Final = "Traceback (most recent call last):"
+_UNRAISABLE: Final = "Exception ignored "
 _CHAINS: Final = ("During handling of the above exception", "The above exception was the direct cause")
 _DISCONNECTS: Final = ("BrokenPipeError", "EOFError", "ConnectionResetError")
 _STDERR: Final = 2
@@ -47,7 +48,7 @@ def filter_lines(lines: Iterable[str], *, drop_stacks: bool = True) -> Iterator[
         if held and not error.startswith(_DISCONNECTS):
             yield from held
         held, error = [], ""
-        if drop_stacks and line.startswith(_STACK):
+        if drop_stacks and line.startswith((_STACK, _UNRAISABLE)):
             held.append(line)
         elif _JAVA_WARNING not in line:
             yield line
