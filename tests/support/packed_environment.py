@@ -35,11 +35,9 @@ def spark_only() -> Path:
 
 def pack(directory: Path) -> Path:
     """Run the commands of the page that pack an environment, with the wheel of these sources; returns the archive."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    (wheel,) = directory.glob("*.whl")
-    (listing,) = [each.text for each in PAGE.listings() if "venv-pack" in each.text and each.language == "sh"]
-    commands = listing.replace("pulsar_afterglow-0.1.0-py3-none-any.whl", wheel.name).replace("./dist/", "./")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=900)
+    (commands,) = [each.text for each in PAGE.listings() if "venv-pack" in each.text and each.language == "sh"]
     script = f"set -e\n{commands}"
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
     done = subprocess.run(
