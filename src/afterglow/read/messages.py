@@ -406,7 +406,10 @@ def _replace_values(
     """The rows of a batch that are kept, if any, with the column at ``at`` replaced by arrays, if any."""
     filled = [array for array in arrays if len(array)]
     if filled:
-        batch = batch.set_column(at, "value", filled[0] if len(filled) == 1 else pa.concat_arrays(filled))
+        values = filled[0] if len(filled) == 1 else pa.concat_arrays(filled)
+        columns = [*batch.columns[:at], values, *batch.columns[at + 1 :]]
+        # RecordBatch.set_column does the same since Arrow 16.
+        batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(at, pa.field("value", values.type)))
     if not kept.all():
         batch = batch.filter(pa.array(kept))
     if batch.num_rows:

@@ -96,7 +96,7 @@ def _leaf_kind(kind: pa.DataType) -> int:
         return v.BITS
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return v.TEXT
-    return {1: v.W1, 2: v.W2, 4: v.W4, 8: v.W8, 16: v.W16}[kind.byte_width]
+    return {1: v.W1, 2: v.W2, 4: v.W4, 8: v.W8, 16: v.W16}[kind.bit_width // 8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +310,7 @@ class _Run:
             return pa.Array.from_buffers(column.type, count, [valid, numbers, text])
         if pa.types.is_map(column.type):
             fields = [column.type.key_field, column.type.item_field]
+            _ = below[0].null_count  # counts; older releases of Arrow end the process if the number is not known
             below = [pa.StructArray.from_arrays(below, fields=fields)]
         return pa.Array.from_buffers(column.type, count, [valid, numbers], children=below or None)
 

@@ -14,7 +14,7 @@ from afterglow.spark.datasource.releases import utc_arrow_schema
 from afterglow.spark.datasource.tasks import topic_of_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from afterglow.source.connect import SourceTopic
     from afterglow.spark.datasource.options import SourceOptions
@@ -78,7 +78,7 @@ class OutputSchema:
     def convert(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches in Spark's schema, small ones joined."""
         for batch in join_batches(batches):
-            yield batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+            yield batch if batch.schema.equals(self._schema) else _cast(batch, self._schema)
 
 
 def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,15 +88,31 @@ def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         size_bytes = batch.nbytes
         if waiting and size_bytes >= SMALL_BYTES:
-            yield pa.concat_batches(waiting)
+            yield _joined(waiting)
             waiting, waiting_bytes = [], 0
         waiting.append(batch)
         waiting_bytes += size_bytes
         if waiting_bytes >= SMALL_BYTES:
-            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            yield _joined(waiting)
             waiting, waiting_bytes = [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _joined(waiting)
+
+
+# Arrow has functions for both since releases 16 and 19; platforms preinstall older ones.
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    columns = [pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(first.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=first.schema)
 
 
 def schemas_of(topics: Iterable[SourceTopic]) -> Schemas:
