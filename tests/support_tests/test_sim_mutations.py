@@ -177,14 +177,14 @@ def keep_in_the_buffer_what_is_offloaded(patch: pytest.MonkeyPatch) -> None:
 
 # With each, a seed that found it when this was written: it is tried first, which saves time and proves nothing.
 MUTATIONS: Final[Mapping[Callable[[pytest.MonkeyPatch], None], int]] = {
-    delete_on_an_unknown_outcome: 6,
+    delete_on_an_unknown_outcome: 12,
     free_before_complete: 0,
     commit_without_looking_at_the_uuid: 80,
     put_nothing_on_record_before_it_goes: 0,
     delete_objects_before_the_list_lets_go: 0,
-    delete_what_a_task_still_writes: 0,
+    delete_what_a_task_still_writes: 6,
     write_no_index: 0,
-    trim_what_is_being_streamed: 24,
+    trim_what_is_being_streamed: 342,
     take_a_list_of_another_owner: 6,
     complete_no_upload: 1,
     begin_segments_behind_entries_that_are_in_none: 1,
