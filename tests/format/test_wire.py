@@ -50,6 +50,24 @@ def test_a_frame_larger_than_the_buffer_makes_it_grow_and_shrink_again() -> None
     payload = bytes(500_000)
     data = encode_head(b"x", len(payload)) + payload
     assert feed(buffer, data, []) == [(b"x", payload)]
+    small = encode_head(b"x", 10) + bytes(10)
+    for _ in range(100):
+        assert feed(buffer, small, []) == [(b"x", bytes(10))]
+    assert len(buffer.space()) == 1024
+
+
+def test_a_buffer_that_every_read_fills_grows_and_an_idle_one_shrinks() -> None:
+    buffer = FrameBuffer(1 << 20, initial_bytes=1024)
+    frame = encode_head(b"x", 247) + bytes(247)
+    assert len(frame) == 256
+    for _ in range(20):
+        assert len(feed(buffer, frame * (len(buffer.space()) // 256), [])) > 0
+    assert len(buffer.space()) == 1 << 20
+    feed(buffer, frame[:100], [])
+    buffer.shrink()
+    assert len(buffer.space()) == (1 << 20) - 100, "a frame is being received"
+    feed(buffer, frame[100:], [])
+    buffer.shrink()
     assert len(buffer.space()) == 1024
 
 

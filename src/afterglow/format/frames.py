@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,6 +91,55 @@ class Frames:
             offsets = offsets.copy()
             offsets[-1] -= cut
         return Frames(self.first_entry_id + low, offsets, None, gaps)
+
+
+@dataclass(slots=True, eq=False)  # not frozen, which would triple the time to create one
+class FramedEntries:
+    """Consecutive entries of a ledger as frames in one buffer, with nothing before, between or after them.
+
+    Caches keep very many of them. Python's garbage collector visits views, and does not visit bytes: a single entry has
+    only these.
+    """
+
+    first: int
+    """Id of the first entry."""
+
+    data: bytes | memoryview
+    """The frames."""
+
+    offsets: memoryview | None = None
+    """Offset of each frame as an int64, and the end of the last: one more than the number of entries. None for one."""
+
+    @classmethod
+    def one(cls, entry_id: int, *parts: bytes | bytearray | memoryview) -> FramedEntries:
+        """Frame an entry, given as buffers to be joined."""
+        return cls(entry_id, b"".join((FRAME.pack(sum(map(len, parts)), entry_id), *parts)))
+
+    def __len__(self) -> int:
+        return 1 if self.offsets is None else len(self.offsets) - 1
+
+    @property
+    def end(self) -> int:
+        """Id after the last entry."""
+        return self.first + (1 if self.offsets is None else len(self.offsets) - 1)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each frame."""
+        return [len(self.data)] if self.offsets is None else np.diff(self.offsets).tolist()
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all entries, without frame headers."""
+        return len(self.data) - FRAME_BYTES * len(self)
+
+    def entries(self, first: int, end: int) -> list[memoryview]:
+        """The entries from ``first`` to ``end``, exclusive, of those that are here. One object per entry."""
+        view = memoryview(self.data)
+        if self.offsets is None:
+            return [view[FRAME_BYTES:]] if first <= self.first < end else []
+        bounds = self.offsets[max(first - self.first, 0) : max(end - self.first + 1, 0)].tolist()
+        return [view[at + FRAME_BYTES : to] for at, to in pairwise(bounds)]
 
 
 def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:

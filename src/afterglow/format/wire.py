@@ -19,13 +19,16 @@ from afterglow.errors import AfterglowError, InvalidFrame
 from afterglow.format._kernels import calls, layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from afterglow.format.proto.pulsar_api_pb2 import BaseCommand, ServerError
 
 
 SIZE_BYTES = 4
 HEAD = struct.Struct(">II")
+_U32 = struct.Struct(">I")
 
 COMMAND_ALLOWANCE_BYTES = 10_240
 """Bytes that a frame may have beyond the largest message: the same as in Pulsar."""
@@ -64,66 +67,167 @@ def encode_head(command: bytes, payload_bytes: int) -> bytes:
     return HEAD.pack(SIZE_BYTES + len(command) + payload_bytes, len(command)) + command
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedMessages:
+    """MESSAGEs for one consumer."""
+
+    frames: memoryview
+    entries: int
+    messages: int
+    """Number of messages, with those in batches."""
+    size_bytes: int
+    """Bytes of the messages, without the commands."""
+
+
+def encode_messages(
+    entries: Sequence[bytes | memoryview],
+    *,
+    consumer_id: int,
+    ledger_id: int,
+    first_id: int,
+    partition: int,
+    epoch: int | None,
+    expose_broker_metadata: bool,
+) -> EncodedMessages:
+    """Encode consecutive entries as MESSAGEs, up to one that is damaged or a marker.
+
+    Args:
+        entries: As stored.
+        consumer_id: The consumer, as its client numbers it.
+        ledger_id: Their ledger.
+        first_id: Id of the first entry.
+        partition: Index of the topic's partition, or -1.
+        epoch: Epoch of the consumer, if it has one.
+        expose_broker_metadata: Whether the consumer receives the broker's metadata.
+    """
+    data = np.frombuffer(entries[0] if len(entries) == 1 else b"".join(entries), np.uint8)
+    frames, count, messages, size_bytes = calls.encode_messages(
+        data,
+        np.fromiter(map(len, entries), np.int64, len(entries)),
+        consumer=consumer_id,
+        ledger=ledger_id,
+        first_id=first_id,
+        partition=partition,
+        epoch=-1 if epoch is None else epoch,
+        expose=expose_broker_metadata,
+    )
+    return EncodedMessages(memoryview(frames.data), count, messages, size_bytes)
+
+
+_BUSY_BYTES: Final = 1 << 20
+"""Size that the buffer of a busy connection grows to: more frames in one read cost less each."""
+
+_IDLE_READS: Final = 64
+"""After so many reads that would have fit in a quarter of the buffer it is replaced by one of the initial size."""
+
+_SEND: Final = bytes((1 << 3, 6))
+"""A command of type SEND begins with these bytes, as all clients encode it."""
+
+
 class FrameBuffer:
     """A receive buffer that returns whole frames.
 
-    It grows to the size of the frame being received. A frame larger than ``max_frame_bytes`` is rejected before memory
-    is allocated for it.
+    It grows to the size of the frame being received, and up to a MiB while every read fills it. A frame larger than
+    ``max_frame_bytes`` is rejected before memory is allocated for it.
     """
 
     def __init__(self, max_frame_bytes: int, initial_bytes: int = 1 << 16) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._initial_bytes = initial_bytes
-        self._data = bytearray(initial_bytes)
+        self._small_reads = 0
+        self._use(initial_bytes)
         self._start = 0
         self._end = 0
 
     def space(self) -> memoryview:
         """Return the free part of the buffer for the next bytes; never empty."""
         if self._start == self._end:
+            was_full = self._end == self._data.size
             self._start = self._end = 0
-            if len(self._data) > self._initial_bytes:
-                self._data = bytearray(self._initial_bytes)
-        elif self._end == len(self._data):
-            self._grow()
-        return memoryview(self._data)[self._end :]
+            if was_full and self._data.size < _BUSY_BYTES:
+                self._use(min(2 * self._data.size, _BUSY_BYTES))
+            elif self._data.size > _BUSY_BYTES or self._small_reads >= _IDLE_READS:
+                self.shrink()
+        elif self._end == self._data.size:
+            self._move()
+        return self._view[self._end :]
 
-    def received(self, count: int) -> Iterator[tuple[memoryview, memoryview]]:
-        """Account for ``count`` bytes written to :meth:`space`; yields command and payload of each whole frame.
+    def shrink(self) -> None:
+        """Return to the initial size if nothing is being received."""
+        if self._start == self._end and self._data.size > self._initial_bytes:
+            self._start = self._end = 0
+            self._use(self._initial_bytes)
 
-        The views are valid until the next frame is requested.
+    def add(self, count: int) -> None:
+        """Account for ``count`` bytes written to :meth:`space`."""
+        self._end += count
+        self._small_reads = self._small_reads + 1 if 4 * count < self._data.size else 0
+
+    def frame(self) -> tuple[memoryview, memoryview] | None:
+        """Consume the next frame and return its command and payload; None if it is incomplete.
+
+        The views are valid until the next call of :meth:`space`.
 
         Raises:
             InvalidFrame: Sizes contradict each other or exceed the limit.
         """
-        self._end += count
-        view = memoryview(self._data)
-        while self._end - self._start >= SIZE_BYTES:
-            (total,) = struct.unpack_from(">I", view, self._start)
-            if not SIZE_BYTES <= total <= self.max_frame_bytes:
-                raise InvalidFrame(f"a frame of {total} bytes; the limit is {self.max_frame_bytes}")
-            frame = self._start + SIZE_BYTES
-            if self._end - frame < SIZE_BYTES:
-                return
-            (size,) = struct.unpack_from(">I", view, frame)
-            if size > total - SIZE_BYTES:
-                raise InvalidFrame(f"a command of {size} bytes in a frame of {total}")
-            if self._end - frame < total:
-                return
-            self._start = frame + total
-            command = frame + SIZE_BYTES
-            yield view[command : command + size], view[command + size : self._start]
-
-    def _grow(self) -> None:
         held = self._end - self._start
-        needed = SIZE_BYTES
-        if held >= SIZE_BYTES:
-            needed += int(struct.unpack_from(">I", self._data, self._start)[0])
+        if held < SIZE_BYTES:
+            return None
+        (total,) = _U32.unpack_from(self._view, self._start)
+        if not SIZE_BYTES <= total <= self.max_frame_bytes:
+            raise InvalidFrame(f"a frame of {total} bytes; the limit is {self.max_frame_bytes}")
+        if held < HEAD.size:
+            return None
+        command = self._start + HEAD.size
+        (size,) = _U32.unpack_from(self._view, self._start + SIZE_BYTES)
+        if size > total - SIZE_BYTES:
+            raise InvalidFrame(f"a command of {size} bytes in a frame of {total}")
+        if held < SIZE_BYTES + total:
+            return None
+        self._start += SIZE_BYTES + total
+        return self._view[command : command + size], self._view[command + size : self._start]
+
+    def sends(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+        """Consume the SENDs of ordinary, valid messages that come next; None if there are none.
+
+        Returns:
+            The buffer, whose content is valid until the next call of :meth:`space`, and a row for each SEND; see
+            :func:`afterglow.format.new_entries.by_producer`.
+        """
+        command = self._start + HEAD.size
+        if self._view[command : command + len(_SEND)] != _SEND or command + len(_SEND) > self._end:
+            return None
+        rows, self._start = calls.find_sends(self._data, self._start, self._end, self.max_frame_bytes)
+        return (self._data, rows) if len(rows) else None
+
+    def received(self, count: int) -> Iterator[tuple[memoryview, memoryview]]:
+        """Account for ``count`` bytes, and yield each whole frame; see :meth:`add` and :meth:`frame`.
+
+        Raises:
+            InvalidFrame: Sizes contradict each other or exceed the limit.
+        """
+        self.add(count)
+        while (found := self.frame()) is not None:
+            yield found
+
+    def _use(self, size: int) -> None:
+        self._data = np.empty(size, np.uint8)
+        self._view = memoryview(self._data.data)
+        self._small_reads = 0
+
+    def _move(self) -> None:
+        """Move the incomplete frame to the beginning, in a larger buffer if it does not fit."""
+        rest = self._data[self._start : self._end].copy()
+        needed = HEAD.size
+        if rest.size >= SIZE_BYTES:
+            needed = SIZE_BYTES + int.from_bytes(rest[:SIZE_BYTES].tobytes(), "big")
         # Space for this frame and a quarter buffer more, so that the next frame need not be moved at once.
         size = max(needed + self._initial_bytes // 4, self._initial_bytes)
-        data = bytearray(size)
-        data[:held] = memoryview(self._data)[self._start : self._end]
-        self._data, self._start, self._end = data, 0, held
+        if size > self._data.size or not self._start:
+            self._use(max(size, min(2 * self._data.size, _BUSY_BYTES)))
+        self._data[: rest.size] = rest
+        self._start, self._end = 0, rest.size
 
 
 _MIN_CAPACITY_BYTES: Final = 1 << 12

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 _SOURCES = {
-    "kernels": ("frames", "entries", "expand", "rows"),
+    "kernels": ("frames", "entries", "expand", "rows", "sends", "messages"),
     "typed": ("typed_rows",),
 }
 """Modules of the kernels of each image; an image is compiled and loaded on first use."""

@@ -57,6 +57,81 @@ def take_messages(
     )
 
 
+def find_sends(data: Bytes, start: int, end: int, limit: int) -> tuple[Longs, int]:
+    """Return a row for each SEND of a valid message at the beginning of ``data[start:end]``, and where they end."""
+    # A further call finds those that do not fit.
+    capacity = min((end - start) // 100 + 16, 1024)
+    sends = np.empty((capacity, layout.SEND_COLUMNS), np.int64)
+    found = np.empty(1, np.int64)
+    count = kernels().find_sends(
+        _at(data, np.uint8), start, end, limit, _at(sends, np.int64), capacity, _at(found, np.int64)
+    )
+    return sends[:count].copy(), int(found[0])
+
+
+def frame_sends(
+    data: Bytes, sends: Longs, size_bytes: int, first_id: int, time_ms: int, index: int
+) -> tuple[Bytes, Longs, int]:
+    """Return messages as frames, the offset of each and the end of the last, and the index of the last message.
+
+    ``size_bytes`` is the sum of the messages' bytes; see the kernel for ``time_ms`` and ``index``.
+    """
+    count = len(sends)
+    out = np.empty(size_bytes + layout.FRAMED_BYTES * count, np.uint8)
+    offsets = np.empty(count + 1, np.int64)
+    last = kernels().frame_sends(
+        _at(data, np.uint8),
+        _at(sends, np.int64),
+        count,
+        first_id,
+        time_ms,
+        index,
+        _at(out, np.uint8),
+        _at(offsets, np.int64),
+    )
+    return out[: int(offsets[-1])], offsets, last
+
+
+def encode_receipts(receipts: Longs) -> Bytes:
+    """Return receipts as frames."""
+    out = np.empty(layout.RECEIPT_BYTES * len(receipts), np.uint8)
+    written = kernels().encode_receipts(_at(receipts, np.int64), len(receipts), _at(out, np.uint8))
+    return out[:written]
+
+
+def encode_messages(
+    data: Bytes,
+    sizes: Longs,
+    *,
+    consumer: int,
+    ledger: int,
+    first_id: int,
+    partition: int,
+    epoch: int,
+    expose: bool,
+) -> tuple[Bytes, int, int, int]:
+    """Return MESSAGEs of the first entries in ``data``, the number of entries and of messages, and these' bytes."""
+    out = np.empty(data.size + layout.MESSAGE_BYTES * sizes.size, np.uint8)
+    row = np.empty(layout.COLUMNS, np.int64)
+    found = np.empty(3, np.int64)
+    count = kernels().encode_messages(
+        _at(data, np.uint8),
+        _at(sizes, np.int64),
+        sizes.size,
+        _at(row, np.int64),
+        consumer,
+        ledger,
+        first_id,
+        partition,
+        epoch,
+        expose,
+        _at(out, np.uint8),
+        _at(found, np.int64),
+    )
+    written, messages, payload_bytes = found.tolist()
+    return out[:written], count, messages, payload_bytes
+
+
 def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> int:
     """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a corrupt one has only its STATUS.
 

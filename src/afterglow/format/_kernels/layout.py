@@ -131,6 +131,32 @@ OTHER_FRAME = 5
 INVALID_FRAME = 6
 """Sizes contradict each other, or exceed the limit."""
 
+# Columns of a producer's SEND. The first three are also those of its receipt.
+SEND_PRODUCER = 0
+SEND_SEQUENCE = 1
+SEND_HIGHEST = 2
+SEND_MESSAGES = 3
+SEND_AT = 4  # offset of the message in the receive buffer
+SEND_LEN = 5
+SEND_COLUMNS = 6
+
+# Further columns of a receipt.
+RECEIPT_LEDGER = 3
+RECEIPT_ENTRY = 4
+RECEIPT_COLUMNS = 5
+
+NO_INDEX = -2
+"""In place of an index: entries are written without one."""
+
+FRAMED_BYTES = 42
+"""Most bytes that a frame takes beyond the message: its header (12), and broker entry metadata (30)."""
+
+RECEIPT_BYTES = 70
+"""Most bytes of a receipt."""
+
+MESSAGE_BYTES = 80
+"""Most bytes of a MESSAGE without its message."""
+
 # Encodings of texts.
 ASCII = 0
 UTF8 = 1
