@@ -14,12 +14,16 @@ import pytest
 from afterglow.broker.auth import Principal
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.errors import HotLogError
+from afterglow.format._kernels import layout
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused, encode_command, encode_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from typing import Any
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 Kind = wire.BaseCommand
 LIMITS = ConnectionLimits(
@@ -57,6 +61,11 @@ class Recorder:
         self.changed.set()
         if command.type == Kind.SEND:
             connection.publish_started(len(payload))
+
+    def sends(self, connection: Connection, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        self.commands += [Kind.SEND] * len(rows)
+        self.changed.set()
+        connection.publish_started(int(rows[:, layout.SEND_LEN].sum()))
 
     def closed(self, connection: Connection) -> None:
         self.lost += 1

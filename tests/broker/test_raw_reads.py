@@ -10,6 +10,7 @@ from tests.support.raw_client import ErrorAnswer, RawClient
 
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import encode_entry
+from afterglow.format.new_entries import NewEntry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
@@ -47,7 +48,7 @@ async def read_raw(
     for number in range(COUNT):
         future: asyncio.Future[Position | AfterglowError] = loop.create_future()
         metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-        topic.append(encode_entry(metadata, bytes(500)), 1, future.set_result)
+        topic.append(NewEntry(encode_entry(metadata, bytes(500)), 1), future.set_result)
         waiting.append(future)
     results = await asyncio.gather(*waiting)
     positions = [result for result in results if isinstance(result, Position)]

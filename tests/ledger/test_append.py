@@ -9,6 +9,7 @@ import pytest
 from tests.support.crash_points import CrashingMetadataStore
 from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
 from tests.support.ledgers import TOPIC, Receipts, World, settings
+from tests.support.sends import Send, entries_of
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import (
@@ -20,9 +21,11 @@ from afterglow.errors import (
     TopicClosed,
     TopicTerminated,
 )
-from afterglow.format.entry import split_broker_metadata
+from afterglow.format.entry import decode_entry, encode_entry, split_broker_metadata
+from afterglow.format.new_entries import EntryTable
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.ledger_list import LedgerEnd, add_ledger, finish_ledger
 from afterglow.ledger.properties import set_text
 from afterglow.ledger.store import LedgerStore
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.managed_ledger import ManagedLedger
 
 PUT = frozenset({"put"})
+METADATA = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
 
 
 def stamps(ledger: ManagedLedger) -> list[tuple[int, int]]:
@@ -136,6 +140,63 @@ def test_receipts_are_sent_in_order_and_only_when_durable() -> None:
     assert ledger.layout.last == Position(1, 2)
     world.hot.complete()
     assert receipts.positions == [Position(1, entry_id) for entry_id in range(1, 6)]
+
+
+def entry_table(*payloads: bytes, messages: int = 1) -> EntryTable:
+    """Entries as a producer's SENDs bring them, in a receive buffer that is used again."""
+    sends = [Send(1, number, encode_entry(METADATA, payload), messages) for number, payload in enumerate(payloads)]
+    ((_, entries),) = entries_of(sends)
+    assert isinstance(entries, EntryTable)
+    return entries
+
+
+def texts(ledger: ManagedLedger) -> list[bytes]:
+    return [bytes(decode_entry(payload).payload) for payload in payloads(ledger)]
+
+
+def test_many_entries_are_appended_together_with_consecutive_ids_and_indexes() -> None:
+    world = World()
+    ledger = world.open()
+    world.append(ledger, encode_entry(METADATA, b"before"))
+    receipts = Receipts()
+    ledger.append_all(entry_table(b"a", b"b", b"c", messages=10), receipts)
+    ledger.append_all(entry_table(b"d", b"e"), receipts)
+    world.settle()
+    assert receipts.positions == [Position(1, 1), Position(1, 4)]
+    assert ledger.layout.last == Position(1, 5)
+    assert texts(ledger) == [b"before", b"a", b"b", b"c", b"d", b"e"]
+    assert [index for _, index in stamps(ledger)] == [0, 10, 20, 30, 31, 32]
+    world.crash()
+    assert texts(world.open()) == [b"before", b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_entries_that_wait_for_a_ledger_do_not_change_with_the_receive_buffer() -> None:
+    world = World()
+    ledger = world.open()
+    receipts = Receipts()
+    entries = entry_table(b"first", b"second")
+    ledger.append_all(entries, receipts)
+    assert receipts.outcomes == []
+    entries.data[:] = 0
+    world.settle()
+    assert texts(ledger) == [b"first", b"second"]
+
+
+def test_entries_that_fail_together_fail_once_and_revoke_all_their_indexes() -> None:
+    world = World()
+    ledger = world.open()
+    world.append(ledger, encode_entry(METADATA, b"a"))
+    world.hot.held = True
+    receipts = Receipts()
+    ledger.append_all(entry_table(b"b", b"c", b"d"), receipts)
+    world.hot.full = True
+    world.settle()
+    assert [type(outcome) for outcome in receipts.outcomes] == [DiskFull]
+    world.hot.full = world.hot.held = False
+    world.clock.advance(10)
+    assert world.append(ledger, encode_entry(METADATA, b"e"))
+    assert texts(ledger) == [b"a", b"e"]
+    assert [index for _, index in stamps(ledger)] == [0, 1]
 
 
 def test_appends_wait_in_memory_while_the_first_ledger_is_made() -> None:

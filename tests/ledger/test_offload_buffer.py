@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.framed import together
 from tests.support.ledgers import World, settings
 
+from afterglow.format.frames import FramedEntries
 from afterglow.format.position import Position
-from afterglow.ledger import cache as tail_cache
-from afterglow.ledger.cache import TailCache
-from afterglow.ledger.offload_buffer import ENTRY_OVERHEAD_BYTES, BufferStatistics, OffloadBuffer
+from afterglow.ledger.cache import TailCache, cached_bytes
+from afterglow.ledger.held_entries import memory_bytes
+from afterglow.ledger.offload_buffer import BufferStatistics, OffloadBuffer
 from afterglow.ledger.reader import ReadOrigin
 
 SIZE = 10
-COST = ENTRY_OVERHEAD_BYTES + SIZE
-CACHE_COST = tail_cache.ENTRY_OVERHEAD_BYTES + SIZE
+COST = memory_bytes(FramedEntries.one(0, bytes(SIZE)))
+CACHE_COST = cached_bytes(FramedEntries.one(0, bytes(SIZE)))
 
 
 def entry(number: int) -> bytes:
@@ -41,7 +43,7 @@ def wanting(entries: int, *topics: str) -> OffloadBuffer:
 
 def offer(buffer: OffloadBuffer, ledger_id: int, *numbers: int) -> None:
     for number in numbers:
-        buffer.offer(ledger_id, number, entry(number))
+        buffer.offer(ledger_id, FramedEntries.one(number, entry(number)))
 
 
 def held(buffer: OffloadBuffer, ledger_id: int = 1, count: int = 100) -> list[int]:
@@ -55,7 +57,7 @@ def test_entries_that_the_cache_evicts_wait_in_the_buffer() -> None:
     buffer = wanting(9)
     cache = TailCache(2 * CACHE_COST, buffer)
     for number in range(5):
-        cache.put(1, number, entry(number))
+        cache.put(1, FramedEntries.one(number, entry(number)))
     assert held(buffer) == [0, 1, 2]
     assert buffer.get_range(1, 1, 9, 1 << 20) == [entry(1), entry(2)]
     assert buffer.get_range(1, 0, 9, 19) == [entry(0)]
@@ -66,7 +68,7 @@ def test_without_a_cache_all_entries_are_offered_to_the_buffer() -> None:
     buffer = wanting(3)
     cache = TailCache(0, buffer)
     for number in range(3):
-        cache.put(1, number, entry(number))
+        cache.put(1, FramedEntries.one(number, entry(number)))
     assert held(buffer) == [0, 1, 2]
 
 
@@ -74,10 +76,10 @@ def test_an_entry_too_large_for_the_cache_is_a_gap() -> None:
     buffer = wanting(900)
     cache = TailCache(2 * CACHE_COST, buffer)
     for number in range(9):
-        cache.put(1, number, bytes(3 * CACHE_COST) if number == 3 else entry(number))
+        cache.put(1, FramedEntries.one(number, bytes(3 * CACHE_COST) if number == 3 else entry(number)))
     assert held(buffer) == [0, 1, 2]
     buffer.hold_from("t", Position(1, 3), ())
-    cache.put(1, 9, entry(9))
+    cache.put(1, FramedEntries.one(9, entry(9)))
     assert held(buffer) == [7]
 
 
@@ -85,7 +87,7 @@ def test_a_deleted_ledger_leaves_cache_and_buffer() -> None:
     buffer = wanting(9)
     cache = TailCache(2 * CACHE_COST, buffer)
     for number in range(8):
-        cache.put(1, number, entry(number))
+        cache.put(1, FramedEntries.one(number, entry(number)))
     assert held(buffer) == list(range(6))
     cache.drop_ledger(1)
     assert buffer.statistics == BufferStatistics(dropped=6)
@@ -139,7 +141,7 @@ def test_a_topic_that_holds_nothing_is_admitted_as_soon_as_there_is_room() -> No
 
 def test_an_entry_of_more_than_half_the_budget_is_refused() -> None:
     buffer = wanting(3)
-    buffer.offer(1, 0, bytes(3 * COST))
+    buffer.offer(1, FramedEntries.one(0, bytes(3 * COST)))
     offer(buffer, 1, 1)
     assert held(buffer) == [1]
 
@@ -152,7 +154,7 @@ def test_the_overhead_that_is_counted_is_no_less_than_what_is_taken() -> None:
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number, each in enumerate(data):
-            buffer.offer(1, number, bytes(bytearray(each)))
+            buffer.offer(1, FramedEntries.one(number, each))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -267,6 +269,10 @@ def test_entries_of_a_deleted_ledger_are_not_held_again() -> None:
 class ModelEntry:
     position: Position
     data: bytes
+    came_with: Position
+    """The last of the entries that were appended together."""
+    cost: int
+    """Memory of all these."""
     held: bool = False
     refused: bool = False
 
@@ -293,7 +299,7 @@ class ModelTopic:
 
     @property
     def bytes_held(self) -> int:
-        return sum(len(each.data) + ENTRY_OVERHEAD_BYTES for each in self.held)
+        return sum({each.came_with: each.cost for each in self.held}.values())
 
     @property
     def has_gap(self) -> bool:
@@ -305,7 +311,7 @@ class ModelTopic:
         gone = [
             each
             for each in self.held
-            if (before is None or each.position < before) and ledger_id in {None, each.position.ledger_id}
+            if (before is None or each.came_with < before) and ledger_id in {None, each.position.ledger_id}
         ]
         for each in gone:
             each.held = False
@@ -328,21 +334,29 @@ class BufferAgainstModel(RuleBasedStateMachine):
         self.ledgers += 1
         return self.ledgers
 
-    @rule(which=st.integers(0, 2), sizes=st.lists(st.integers(0, 400), min_size=1, max_size=6))
-    def append(self, which: int, sizes: list[int]) -> None:
-        topic = self.topics[which]
-        for size in sizes:
-            each = ModelEntry(topic.end, bytes([len(topic.log) % 251]) * size)
-            if topic.begin is not None and each.position >= topic.begin:
-                cost = size + ENTRY_OVERHEAD_BYTES
-                free = self.budget - sum(other.bytes_held for other in self.topics) - cost
-                each.held = not topic.has_gap and topic.bytes_held + cost <= free
-                if not each.held:
-                    each.refused = bool(topic.held)
-                    self.refused += 1
-                    self.refused_bytes += size
-            topic.log.append(each)
-            self.buffer.offer(each.position.ledger_id, each.position.entry_id, each.data)
+    @rule(which=st.integers(0, 2), sizes=st.lists(st.integers(0, 400), min_size=1, max_size=6), apart=st.booleans())
+    def append(self, which: int, sizes: list[int], apart: bool) -> None:  # noqa: FBT001
+        for each in [[size] for size in sizes] if apart else [sizes]:
+            self.append_together(self.topics[which], each)
+
+    def append_together(self, topic: ModelTopic, sizes: list[int]) -> None:
+        first = topic.end
+        last = Position(first.ledger_id, first.entry_id + len(sizes) - 1)
+        data = [bytes([(len(topic.log) + number) % 251]) * size for number, size in enumerate(sizes)]
+        framed = FramedEntries.one(first.entry_id, data[0]) if len(data) == 1 else together(first.entry_id, data)
+        cost = memory_bytes(framed)
+        free = self.budget - sum(other.bytes_held for other in self.topics) - cost
+        is_held = not topic.has_gap and topic.bytes_held + cost <= free
+        was_empty = not topic.held
+        for number, each in enumerate(data):
+            entry = ModelEntry(Position(first.ledger_id, first.entry_id + number), each, came_with=last, cost=cost)
+            if topic.begin is not None and last >= topic.begin:
+                entry.held = is_held
+                entry.refused = not is_held and not was_empty
+                self.refused += not is_held
+                self.refused_bytes += 0 if is_held else len(each)
+            topic.log.append(entry)
+        self.buffer.offer(first.ledger_id, framed)
 
     @rule(which=st.integers(0, 2))
     def roll(self, which: int) -> None:
@@ -404,7 +418,7 @@ class BufferAgainstModel(RuleBasedStateMachine):
                 first = marks.index(True)
                 assert all(marks[first : first + sum(marks)])
                 assert topic.begin is not None
-                assert topic.held[0].position >= topic.begin
+                assert topic.held[0].came_with >= topic.begin
 
     @invariant()
     def gives_runs_up_to_their_end(self) -> None:
@@ -428,7 +442,7 @@ def test_threads_do_not_disturb_each_other() -> None:
         for number in range(2_000):
             if number % 7 == 0:
                 buffer.hold_from(str(ledger_id), Position(ledger_id, max(number - 15, 0)), (ledger_id,))
-            cache.put(ledger_id, number, entry(number))
+            cache.put(ledger_id, FramedEntries.one(number, entry(number)))
             for data in buffer.get_range(ledger_id, number - 12, number - 12, 1):
                 assert data == entry(number - 12)
 

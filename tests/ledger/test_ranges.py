@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from afterglow.format.position import Position
-from afterglow.ledger.acks import BatchAcks, EntryRanges, from_words, to_words
+from afterglow.ledger.acks import Acks, BatchAcks, EntryRanges, from_words, to_words
+from afterglow.ledger.layout import Layout
 
 ENTRY = st.integers(0, 30)
 LEDGER = st.integers(0, 2)
@@ -88,3 +89,25 @@ def test_batches_up_to_a_position_are_removed_together() -> None:
 def _bits(words: tuple[int, ...]) -> list[int]:
     number = from_words(words)
     return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 9), st.booleans()), max_size=6),
+    st.integers(1, 2),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+@example([(2, 5, True)], 2, 3, 4)
+@example([(2, 5, False)], 2, 3, 4)
+@example([(2, 5, True), (2, 8, False)], 2, 6, 1)
+def test_a_range_is_known_to_have_an_acknowledgement_or_none(
+    acks: list[tuple[int, int, bool]], ledger_id: int, first: int, length: int
+) -> None:
+    layout = Layout.of([(1, 20), (2, 20)])
+    all_acks = Acks(Position(1, 1))
+    touched = {(1, 0), (1, 1)}
+    for ledger, entry_id, is_whole in acks:
+        all_acks.ack(Position(ledger, entry_id), None if is_whole else (-2,), layout)
+        touched.add((ledger, entry_id))
+    expected = any((ledger_id, entry_id) in touched for entry_id in range(first, first + length + 1))
+    assert all_acks.is_any_acked(ledger_id, first, first + length) == expected

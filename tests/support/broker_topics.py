@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from afterglow.format.entry import encode_entry
+from afterglow.format.new_entries import NewEntry
 from afterglow.format.position import Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 
@@ -21,6 +22,6 @@ async def append(topic: Topic, count: int, size_bytes: int = 1, producer: str = 
     for number in range(count):
         future: asyncio.Future[Position | AfterglowError] = loop.create_future()
         metadata = MessageMetadata(producer_name=producer, sequence_id=number, publish_time=1)
-        topic.append(encode_entry(metadata, bytes(size_bytes)), 1, future.set_result)
+        topic.append(NewEntry(encode_entry(metadata, bytes(size_bytes)), 1), future.set_result)
         waiting.append(future)
     return [result for result in await asyncio.gather(*waiting) if isinstance(result, Position)]

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import threading
 from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.support.framed import together
 
 from afterglow.errors import HotLogError, LedgerClosed, LedgerMissing
-from afterglow.format.frames import FRAME_BYTES, frame_entries
+from afterglow.format.frames import FRAME_BYTES, FramedEntries, frame_entries
 from afterglow.hot.log import HotLedger, HotLog, KeyedState
 
 if TYPE_CHECKING:
@@ -65,6 +67,10 @@ def append_all(ledger: HotLedger, entries: Sequence[bytes]) -> None:
     for entry in entries:
         ledger.append((entry,), completions.next())
     assert completions.wait() == [None] * len(entries)
+
+
+def _never(_: HotLogError | None) -> None:
+    pytest.fail("the completion of a refused append was called")
 
 
 def read_all(ledger: HotLedger) -> list[bytes]:
@@ -131,6 +137,35 @@ class HotLogContract:
         ledger.append((b"entry",), done)
         assert finished.wait(_TIMEOUT_S)
         assert seen == [(0, [b"entry"])]
+
+    def test_framed_entries_are_appended_together(self, log: HotLog, flush: Callable[[], None]) -> None:
+        """One completion for all; other appends may come between."""
+        ledger, completions = log.create(), Completions()
+        ledger.append((_ENTRIES[0],), completions.next())
+        ledger.append_framed(together(1, _ENTRIES[1:3]), completions.next())
+        ledger.append_framed(FramedEntries.one(3, _ENTRIES[3]), completions.next())
+        assert ledger.append((_ENTRIES[4],), completions.next()) == 4
+        assert completions.wait() == [None] * 4
+        for _ in range(2):
+            assert read_all(ledger) == _ENTRIES
+            assert bytes(ledger.read_frames(0, 1 << 20)[0]) == frame_entries(_ENTRIES)
+            sizes = [FRAME_BYTES + len(entry) for entry in _ENTRIES]
+            assert ledger.offsets(0, 4).tolist() == [0, *accumulate(sizes)]
+            flush()
+
+    def test_framed_entries_must_have_the_next_ids(self, log: HotLog) -> None:
+        """A gap or a repetition is refused before anything is written."""
+        ledger, completions = log.create(), Completions()
+        ledger.append_framed(together(0, _ENTRIES[:2]), completions.next())
+        for first in (0, 1, 3):
+            with pytest.raises(ValueError, match="do not follow"):
+                ledger.append_framed(together(first, _ENTRIES[:2]), _never)
+        ledger.append_framed(together(2, _ENTRIES[2:]), completions.next())
+        completions.wait()
+        assert read_all(ledger) == _ENTRIES
+        ledger.close()
+        with pytest.raises(LedgerClosed):
+            ledger.append_framed(together(5, _ENTRIES), _never)
 
     def test_the_pieces_of_an_entry_are_joined(self, log: HotLog) -> None:
         """Any kind of bytes, an empty piece, and no piece at all."""

@@ -165,7 +165,7 @@ def offload_whole_ledgers_behind_a_segment(patch: pytest.MonkeyPatch) -> None:
 def serve_offload_the_entry_behind(patch: pytest.MonkeyPatch) -> None:
     get_range = OffloadBuffer.get_range
 
-    def get_later(self: OffloadBuffer, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+    def get_later(self: OffloadBuffer, ledger_id: int, first: int, last: int, max_bytes: int) -> list[memoryview]:
         return get_range(self, ledger_id, first + 1, last + 1, max_bytes)
 
     patch.setattr(OffloadBuffer, "get_range", get_later)

@@ -16,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from afterglow.broker import replies
 from afterglow.errors import AfterglowError
+from afterglow.format.new_entries import by_producer
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
+    import numpy as np
     from google.protobuf.message import Message
+    from numpy.typing import NDArray
 
     from afterglow.broker.auth import Principal
     from afterglow.broker.connection import Connection
@@ -138,6 +141,17 @@ class Commands:
             producer.send(send, payload)
         elif send.producer_id not in session.closed_producers:
             connection.fail(f"sent a message for producer {send.producer_id}, which it has not opened")
+
+    def sends(self, connection: Connection, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Store the messages of many SENDs, those of each producer together."""
+        session: ClientSession = connection.session
+        for producer_id, entries in by_producer(data, rows):
+            producer = session.producers.get(producer_id)
+            if producer is not None:
+                producer.send_all(entries)
+            elif producer_id not in session.closed_producers:
+                connection.fail(f"sent a message for producer {producer_id}, which it has not opened")
+                return
 
     def _ack(self, connection: Connection, session: ClientSession, ack: wire.CommandAck) -> None:
         consumer = session.consumers.get(ack.consumer_id)

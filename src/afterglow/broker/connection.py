@@ -18,11 +18,16 @@ from google.protobuf.message import DecodeError
 from afterglow.broker import replies
 from afterglow.broker.auth import TOKEN
 from afterglow.errors import InvalidFrame
+from afterglow.format.new_entries import encode_receipts
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, Refused, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
     from afterglow.broker.auth import Principal
     from afterglow.broker.connection_limits import ConnectionSlots
@@ -123,6 +128,10 @@ class Handler(Protocol):
         """Handle one command after the handshake. The payload is valid during the call only."""
         ...
 
+    def sends(self, connection: Connection, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Handle many SENDs at once; see :meth:`FrameBuffer.sends`. The data are valid during the call only."""
+        ...
+
     def closed(self, connection: Connection) -> None:
         """Handle the loss of the connection."""
         ...
@@ -155,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots = slots
         self._buffer = FrameBuffer(limits.max_message_bytes + COMMAND_ALLOWANCE_BYTES)
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes | memoryview] = []
+        self._out: list[Buffer | list[tuple[int, int, int, int, int]]] = []
         self._flushing = False
         self._received = False
         """Whether anything was received since the last keep-alive check."""
@@ -208,9 +217,13 @@ class Connection(asyncio.BufferedProtocol):
         """Handle received bytes; called by the event loop."""
         self._received = True
         try:
-            for command, payload in self._buffer.received(nbytes):
-                self._handle(command, payload)
-                if self._transport is None or self._transport.is_closing():
+            self._buffer.add(nbytes)
+            while not self.closing:
+                if self.session is not None and (sends := self._buffer.sends()) is not None:
+                    self._handler.sends(self, *sends)
+                elif (frame := self._buffer.frame()) is not None:
+                    self._handle(*frame)
+                else:
                     return
         except (InvalidFrame, DecodeError) as error:
             self.fail(f"sent a malformed command: {error}")
@@ -245,14 +258,24 @@ class Connection(asyncio.BufferedProtocol):
         """Send a command without payload; commands of one turn of the event loop share a write."""
         self.send_bytes(encode_command(command))
 
-    def send_bytes(self, *buffers: bytes | memoryview) -> None:
+    def send_bytes(self, *buffers: Buffer) -> None:
         """Send a frame, given as one or more buffers."""
         if self.closing:
             return
         self._out.extend(buffers)
-        if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._schedule_flush()
+
+    def send_receipt(self, receipt: tuple[int, int, int, int, int]) -> None:
+        """Send a receipt; those of one turn of the event loop are encoded together.
+
+        Args:
+            receipt: Producer id, sequence id, highest sequence id, ledger id and entry id.
+        """
+        if self._out and isinstance(receipts := self._out[-1], list):
+            receipts.append(receipt)
+        elif not self.closing:
+            self._out.append([receipt])
+            self._schedule_flush()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work for this connection; it is cancelled when the connection is lost."""
@@ -389,10 +412,16 @@ class Connection(asyncio.BufferedProtocol):
             self._limits.keep_alive_s, self.fail, "its token has expired, and it sent no new one"
         )
 
+    def _schedule_flush(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
         self._flushing = False
         if self._out and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out))
+            buffers = [encode_receipts(each) if isinstance(each, list) else each for each in self._out]
+            self._transport.write(b"".join(buffers))
             if self._transport.get_write_buffer_size() > 4 * self._limits.write_buffer_bytes:
                 self.abort()
         self._out.clear()
@@ -406,6 +435,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.fail("does not respond")
                 return
             self._ping_sent = True
+            self._buffer.shrink()
             self.send_bytes(_PING)
         else:
             self._ping_sent = False

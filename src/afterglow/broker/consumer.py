@@ -9,7 +9,7 @@ from afterglow.broker.traffic import Traffic, TrafficMeter
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry, split_broker_metadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import encode_head
+from afterglow.format.wire import encode_head, encode_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from afterglow.broker.connection import Connection
     from afterglow.broker.subscription import Subscription
     from afterglow.format.position import Position
-    from afterglow.ledger.reader import StoredEntry
+    from afterglow.ledger.reader import LedgerEntries, StoredEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,26 @@ class Consumer:
         self.entries_out += 1
         self.bytes_out += len(entry.data)
         self.times.on_sent(now_ms)
+
+    def send_all(self, found: LedgerEntries, now_ms: int, *, expose_broker_metadata: bool) -> int:
+        """Send entries of which no message is acknowledged, up to a damaged one or a marker; returns their number."""
+        sent = encode_messages(
+            found.entries,
+            consumer_id=self.consumer_id,
+            ledger_id=found.ledger_id,
+            first_id=found.first,
+            partition=self.subscription.topic.partition,
+            epoch=self.epoch,
+            expose_broker_metadata=expose_broker_metadata,
+        )
+        if sent.entries:
+            self.connection.send_bytes(sent.frames)
+            self.permits -= sent.messages
+            self.messages_out += sent.messages
+            self.entries_out += sent.entries
+            self.bytes_out += sent.size_bytes
+            self.times.on_sent(now_ms)
+        return sent.entries
 
     def hold(self, position: Position, messages: int) -> None:
         """Record an entry as pending with this consumer."""

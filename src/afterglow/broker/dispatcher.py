@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from afterglow.broker.consumer import prepare_entry
 from afterglow.broker.delayed import DelayedMessages
 from afterglow.errors import AfterglowError
+from afterglow.format.position import Position
+from afterglow.ledger.reader import LedgerEntries, StoredEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from afterglow.broker.consumer import Consumer
     from afterglow.broker.subscription import Subscription
-    from afterglow.format.position import Position
 
 log = logging.getLogger(__name__)
 
-READ_ENTRIES: Final = 100
-"""Entries per read, as in Pulsar: enough to fill a write, few enough that a seek need not wait."""
+READ_ENTRIES: Final = 1000
+"""Entries per read for one active consumer: as many as clients ask for by default."""
+SHARED_READ_ENTRIES: Final = 100
+"""Entries per read for consumers that share a subscription, as in Pulsar: each entry is handled on its own."""
 READ_BYTES: Final = 4 << 20
 """Bytes per read. The memory of a dispatch task is limited by this and the connection's write buffer."""
 RETRY_S: Final = 1.0
@@ -104,18 +107,29 @@ class SingleActiveDispatcher:
             topic.service.offload_reads.count(reading)
         subscription.skip_unreadable(reading.skipped)
         expose = subscription.exposes_to(consumer)
+        for found in reading.found:
+            self._send(consumer, found, expose=expose)
+        self._position = reading.end
+        return True
+
+    def _send(self, consumer: Consumer, found: LedgerEntries, *, expose: bool) -> None:
+        """Send entries: many at once where nothing is acknowledged, else one by one."""
+        subscription = self._subscription
+        cursor = subscription.cursor
         now_ms = subscription.now_ms()
-        for entry in reading.entries:
-            self._position = entry.position.next()
-            if subscription.cursor.is_acked(entry.position):
+        last = found.first + len(found.entries) - 1
+        if not consumer.raw and not cursor.is_any_acked(found.ledger_id, found.first, last):
+            sent = consumer.send_all(found, now_ms, expose_broker_metadata=expose)
+            found = LedgerEntries(found.ledger_id, found.first + sent, found.entries[sent:])
+        for entry_id, data in enumerate(found.entries, found.first):
+            entry = StoredEntry(Position(found.ledger_id, entry_id), data)
+            if cursor.is_acked(entry.position):
                 continue
             outgoing = prepare_entry(entry, expose_broker_metadata=expose)
             if outgoing.marker and not consumer.raw:
                 subscription.acknowledge_marker(entry.position)
             else:
-                consumer.send(outgoing, now_ms, ack_set=subscription.cursor.ack_set(entry.position))
-        self._position = reading.end
-        return True
+                consumer.send(outgoing, now_ms, ack_set=cursor.ack_set(entry.position))
 
     def rewind(self, position: Position) -> None:
         """Continue at ``position``."""
@@ -164,7 +178,7 @@ class SharedDispatcher:
         if self.delayed.is_full and not is_redelivery:
             return False
         if is_redelivery:
-            start, count = self._next_redeliveries(min(permits, READ_ENTRIES))
+            start, count = self._next_redeliveries(min(permits, SHARED_READ_ENTRIES))
             reading = await subscription.topic.read_with_gaps(start, count, READ_BYTES)
             found = {entry.position for entry in reading.entries}
             if generation == self._generation:
@@ -172,7 +186,9 @@ class SharedDispatcher:
                 end = reading.end or start.next()
                 self._to_redeliver = [each for each in self._to_redeliver if each >= end or each in found]
         else:
-            reading = await subscription.topic.read_with_gaps(self._position, min(permits, READ_ENTRIES), READ_BYTES)
+            reading = await subscription.topic.read_with_gaps(
+                self._position, min(permits, SHARED_READ_ENTRIES), READ_BYTES
+            )
         if generation != self._generation:
             return True
         subscription.skip_unreadable(reading.skipped)
@@ -244,8 +260,8 @@ class SharedDispatcher:
     def _take_due(self) -> None:
         """Queue messages whose delivery time has come."""
         self.delayed.discard_through(self._subscription.cursor.mark_delete)
-        if len(self._to_redeliver) < READ_ENTRIES:
-            for position in self.delayed.pop_due(READ_ENTRIES):
+        if len(self._to_redeliver) < SHARED_READ_ENTRIES:
+            for position in self.delayed.pop_due(SHARED_READ_ENTRIES):
                 bisect.insort(self._to_redeliver, position)
 
     def _can_receive(self, consumer: Consumer) -> bool:

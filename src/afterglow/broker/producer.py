@@ -15,9 +15,10 @@ from afterglow.broker import replies
 from afterglow.broker.traffic import Traffic, TrafficMeter
 from afterglow.errors import CorruptEntry, TopicTerminated
 from afterglow.format.entry import CHECKSUM_MAGIC, decode_entry
+from afterglow.format.new_entries import EntryTable, NewEntry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import Refused, encode_command
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,27 +60,39 @@ class Producer:
     """SENDs without a receipt or an error yet."""
     _all_answered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by the last answer, for :meth:`wait_answered`."""
-    _receipt: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.SEND_RECEIPT))
 
     def send(self, command: wire.CommandSend, payload: memoryview) -> None:
         """Check and store the message of one SEND, and answer it in the order of the SENDs.
 
         The topic completes appends in order, so receipts need no queue.
         """
-        sequence_id, highest = command.sequence_id, command.highest_sequence_id
         problem = check_payload(payload)
         if problem is None and self.topic.policy.delayed_delivery_max_delay_in_millis:
             problem = check_delay(payload, self.topic.policy.delayed_delivery_max_delay_in_millis)
         if problem is not None:
-            self.connection.send(replies.send_error(self.producer_id, sequence_id, problem))
+            self.connection.send(replies.send_error(self.producer_id, command.sequence_id, problem))
             return
-        data = bytes(payload)
-        messages = max(command.num_messages, 1)
-        self.messages_in += messages
-        self.bytes_in += len(data)
-        self._unanswered += 1
-        self.connection.publish_started(len(data))
-        self.topic.append(data, messages, partial(self._done, sequence_id, highest, len(data)))
+        self._store(NewEntry(payload, max(command.num_messages, 1), command.sequence_id, command.highest_sequence_id))
+
+    def send_all(self, entries: NewEntry | EntryTable) -> None:
+        """Store messages with valid checksums, and answer them."""
+        longest_ms = self.topic.policy.delayed_delivery_max_delay_in_millis
+        if not longest_ms:
+            self._store(entries)
+            return
+        for entry in entries.each() if isinstance(entries, EntryTable) else (entries,):
+            if (problem := check_delay(entry.data, longest_ms)) is None:
+                self._store(entry)
+            else:
+                self.connection.send(replies.send_error(self.producer_id, entry.sequence_id, problem))
+
+    def _store(self, entries: NewEntry | EntryTable) -> None:
+        size = entries.size_bytes
+        self.messages_in += entries.messages
+        self.bytes_in += size
+        self._unanswered += len(entries)
+        self.connection.publish_started(size)
+        self.topic.append(entries, partial(self._done, entries))
 
     @property
     def traffic_in(self) -> Traffic:
@@ -92,34 +105,39 @@ class Producer:
             self._all_answered.clear()
             await self._all_answered.wait()
 
-    def _done(self, sequence_id: int, highest: int, size: int, result: Position | AfterglowError) -> None:
-        self.connection.publish_ended(size)
-        self._unanswered -= 1
+    def _done(self, entries: NewEntry | EntryTable, result: Position | AfterglowError) -> None:
+        self.connection.publish_ended(entries.size_bytes)
+        count = len(entries)
+        self._unanswered -= count
         if not self._unanswered:
             self._all_answered.set()
+        if isinstance(result, Position):
+            self.topic.entries_added += count
+            if self.closed:
+                pass
+            elif isinstance(entries, EntryTable):
+                self.connection.send_bytes(entries.receipts(result.ledger_id, result.entry_id))
+            else:
+                self.connection.send_receipt(
+                    (
+                        self.producer_id,
+                        entries.sequence_id,
+                        entries.highest_sequence_id,
+                        result.ledger_id,
+                        result.entry_id,
+                    )
+                )
+            return
         if isinstance(result, TopicTerminated):
             # CLOSE_PRODUCER goes first, as in Pulsar: the client reconnects and learns at once that the topic is
             # terminated. After the error alone, Go's client does not reconnect, and its messages time out.
             self.topic.disconnect_producers()
             refused = Refused(wire.TopicTerminatedError, str(result))
-            self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
+        elif self.closed:
             return
-        if isinstance(result, Position):
-            self.topic.entries_added += 1
-        if self.closed:
-            return
-        if isinstance(result, Position):
-            receipt = self._receipt.send_receipt
-            receipt.producer_id = self.producer_id
-            receipt.sequence_id = sequence_id
-            receipt.highest_sequence_id = highest
-            message_id = receipt.message_id
-            # Ids of existing entries are never negative, so no sign needs conversion.
-            message_id.ledgerId = result.ledger_id
-            message_id.entryId = result.entry_id
-            self.connection.send_bytes(encode_command(self._receipt))
         else:
             refused = replies.refusal(result)
+        for sequence_id in entries.sequence_ids:
             self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
 
 
@@ -138,7 +156,7 @@ def check_payload(payload: memoryview) -> Refused | None:
     return None
 
 
-def check_delay(payload: memoryview, longest_ms: int) -> Refused | None:
+def check_delay(payload: bytes | bytearray | memoryview, longest_ms: int) -> Refused | None:
     """Check the delivery time of a message, which corrupt metadata does not have; returns the error, or None."""
     try:
         metadata = decode_entry(payload, check=False).metadata

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from afterglow.broker.subscription import SubTypeValue
     from afterglow.config import BrokerConfig
     from afterglow.errors import AfterglowError
+    from afterglow.format.new_entries import NewEntries
     from afterglow.format.position import Position
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.managed_ledger import ManagedLedger
@@ -187,10 +188,10 @@ class Topic:
             if name not in self.producers:
                 return name
 
-    def append(self, data: bytes, messages: int, done: Callable[[Position | AfterglowError], None]) -> None:
-        """Store an entry; ``done`` is called in the loop's thread, in the order of the appends."""
+    def append(self, entries: NewEntries, done: Callable[[Position | AfterglowError], None]) -> None:
+        """Store entries; ``done`` gets the position of the first, in the loop's thread, in the order of the appends."""
         # The hot log completes appends in the loop's thread, in groups; around a roll-over other threads do so too.
-        self.ledger.append((data,), messages, lambda result: self._receipts.run(partial(done, result)))
+        self.ledger.append_all(entries, lambda result: self._receipts.run(partial(done, result)))
 
     # --- reading ---
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from afterglow.errors import HotLogError
+    from afterglow.format.frames import FramedEntries
 
     Completion: TypeAlias = Callable[[HotLogError | None], None]
     """Called once, from any thread, when an append is durable (None) or has failed. It must not block."""
@@ -94,6 +95,15 @@ class HotLedger(ReadableLedger, Protocol):
             LedgerClosed: The ledger takes no more entries.
             TypeError: A buffer is not contiguous bytes.
             EntryTooLarge: The entry's length does not fit the frame's 31 bits.
+        """
+        ...
+
+    def append_framed(self, entries: FramedEntries, done: Completion) -> None:
+        """Append entries that are framed with the next ids, all or none; their buffer must not change any more.
+
+        Raises:
+            LedgerClosed: The ledger takes no more entries.
+            ValueError: The first id is not the next one.
         """
         ...
 

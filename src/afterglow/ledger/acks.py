@@ -144,6 +144,11 @@ class BatchAcks:
         bits = self._bits.get(position)
         return None if bits is None else to_words(bits)
 
+    def has_between(self, first: Position, last: Position) -> bool:
+        """Whether there is a batch from ``first`` to ``last``, both inclusive."""
+        at = bisect_left(self._order, first)
+        return at < len(self._order) and self._order[at] <= last
+
     def ack(self, position: Position, words: Sequence[int]) -> bool:
         """Acknowledge all messages of a batch whose bits are 0; returns whether the batch is complete."""
         bits = from_words(words)
@@ -193,6 +198,13 @@ class Acks:
     def contains(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
         return position <= self.mark_delete or position in self.entries
+
+    def is_any_acked(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether any of these entries, both ends inclusive, is acknowledged as a whole or in part."""
+        begin, end = Position(ledger_id, first), Position(ledger_id, last)
+        if self.contains(begin) or self.entries.gap_end(begin) < last:
+            return True
+        return self.batches.has_between(begin, end)
 
     def ack(self, position: Position, words: Sequence[int] | None, layout: Layout) -> bool:
         """Acknowledge one entry, or the messages of its batch whose bits in ``words`` are 0.

@@ -17,21 +17,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntryTooLarge, HotLogError
-from afterglow.format.position import EARLIEST, Position
+from afterglow.format.frames import FramedEntries
+from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import EntryStamp
 from afterglow.ledger.rollover import RolloverLimits
 from afterglow.pacing import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from afterglow.errors import AfterglowError
+    from afterglow.format.new_entries import NewEntries
     from afterglow.hot.log import HotLedger
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.ledger_list import LedgerEnd
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.rollover import Roller
 
     Done: TypeAlias = Callable[["Position | AfterglowError"], None]
-    """Called once with the entry's position, or with the error if it was not written."""
+    """Called once with the position of the first entry, or with the error if none of them was written."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,20 +50,22 @@ _log = logging.getLogger(__name__)
 # is soon enough for a producer that retries for 30 s.
 _BACKOFF_S: Final = Backoff(0.1, 5.0)
 
-_MAX_ENTRY_BYTES: Final = 2**31 - 1024
+_MAX_BYTES: Final = 2**31 - 1024
 """A frame's length has 31 bits; 1 KiB of it is left for the broker entry metadata."""
+
+_NOT_FRAMED: Final = FramedEntries.one(0)
+_NO_STAMP: Final = EntryStamp()
 
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """One append in flight or held."""
+    """One append in flight or held: entries that are stored together or not at all."""
 
-    parts: Sequence[bytes | bytearray | memoryview]
-    messages: int
+    entries: NewEntries
     done: Done
-    position: Position = EARLIEST
-    data: bytes = b""
-    reached: EntryStamp = field(default_factory=EntryStamp)
+    framed: FramedEntries = _NOT_FRAMED
+    ledger_id: int = -1
+    reached: EntryStamp = _NO_STAMP
     finished: bool = False
     error: HotLogError | None = None
 
@@ -115,19 +119,22 @@ class Appender:
 
     # --- called by the managed ledger ---------------------------------------------------------------------------------
 
-    def append(self, parts: Sequence[bytes | bytearray | memoryview], messages: int, done: Done) -> None:
-        """Append one entry, given as buffers to be joined; ``done`` may be called before this returns.
+    def append(self, entries: NewEntries, done: Done) -> None:
+        """Append entries; ``done`` may be called before this returns, after which their memory may be reused.
 
         Raises:
-            EntryTooLarge: No ledger can hold it.
+            EntryTooLarge: No ledger can hold them.
         """
-        if (size := sum(len(part) for part in parts)) > _MAX_ENTRY_BYTES:
-            raise EntryTooLarge(f"entry too large: {size} bytes; a ledger can hold {_MAX_ENTRY_BYTES}")
+        if (size := entries.size_bytes) > _MAX_BYTES:
+            raise EntryTooLarge(f"entry too large: {size} bytes; a ledger can hold {_MAX_BYTES}")
         with self._lock:
             error = self._reason_to_refuse()
             if error is None:
-                self._held.append(_Append(parts, messages, done))
+                item = _Append(entries, done)
+                self._held.append(item)
                 self._pump()
+                if item.framed is _NOT_FRAMED:
+                    item.entries = entries.detached()
             else:
                 self._after.append(partial(done, error))
         self._settle()
@@ -258,20 +265,17 @@ class Appender:
             self._pumping = False
 
     def _give(self, ledger: HotLedger, item: _Append) -> None:
-        stamp, item.reached = self._stamper.stamp(item.messages)
-        item.data = b"".join((stamp, *item.parts))
-        item.parts = ()
-        item.position = Position(ledger.ledger_id, self._given_entries)
-        self._given_entries += 1
-        self._given_bytes += len(item.data)
+        item.framed, item.reached = self._stamper.frame(item.entries, self._given_entries)
+        item.ledger_id = ledger.ledger_id
+        self._given_entries = item.framed.end
+        self._given_bytes += item.framed.payload_bytes
         self._appended_at = self._clock.monotonic()
         self._in_flight.append(item)
         try:
-            entry_id = ledger.append((item.data,), partial(self._completed, item))
+            ledger.append_framed(item.framed, partial(self._completed, item))
         except HotLogError as error:
             self._completed(item, error)
             return
-        assert entry_id == item.position.entry_id
         self._want_if_full(self._appended_at)
 
     def _completed(self, item: _Append, error: HotLogError | None) -> None:
@@ -292,10 +296,10 @@ class Appender:
 
     def _confirm(self, item: _Append) -> None:
         self._stamper.confirm(item.reached)
-        self._state.confirm(len(item.data))
-        self._cache.put(item.position.ledger_id, item.position.entry_id, item.data)
+        self._state.confirm(len(item.framed), item.framed.payload_bytes)
+        self._cache.put(item.ledger_id, item.framed)
         self._more_to_read = True
-        self._after.append(partial(item.done, item.position))
+        self._after.append(partial(item.done, Position(item.ledger_id, item.framed.first)))
 
     def _fail(self, error: HotLogError) -> None:
         """End the current ledger at its last confirmed entry; appends in flight and held fail."""

@@ -1,7 +1,8 @@
 """The tail cache: the newest entries of all topics in memory, under one budget.
 
-Eviction is first in, first out over all topics, regardless of reads; nothing is pinned. Entries of a ledger arrive in
-order, so that the cached entries are its last ones. Evicted entries are offered to the offload buffer, if there is one.
+It keeps the buffers in which entries were appended. Eviction is first in, first out over all topics, regardless of
+reads; nothing is pinned. Entries of a ledger arrive in order, so that the cached entries are its last ones. Evicted
+buffers are offered to the offload buffer, if there is one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from afterglow.ledger.held_entries import HeldEntries, memory_bytes
+
 if TYPE_CHECKING:
+    from afterglow.format.frames import FramedEntries
     from afterglow.ledger.offload_buffer import OffloadBuffer
 
-ENTRY_OVERHEAD_BYTES: Final = 300
-"""Memory of an entry beside its data: key tuple with two integers (120), bytes header (33), node of the ordered
-dictionary (about 150)."""
+
+_KEY_BYTES: Final = 220
+"""Memory of a key, with two integers, and of a node of an ordered dictionary."""
+
+
+def cached_bytes(entries: FramedEntries) -> int:
+    """Memory that entries take in the cache, at most."""
+    return memory_bytes(entries) + _KEY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,89 +59,79 @@ class TailCache:
         self.budget_bytes = budget_bytes
         """Data and overhead that may be held; 0 holds nothing."""
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._ranges: dict[int, tuple[int, int]] = {}  # ledger -> first and last entry held
+        self._buffers: OrderedDict[tuple[int, int], FramedEntries] = OrderedDict()
+        self._ledgers: dict[int, HeldEntries] = {}
+        self._entries = 0
         self._bytes = 0
         self._hits = 0
         self._hit_bytes = 0
         self._misses = 0
         self._evictions = 0
 
-    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Add an entry, unless it is larger than the budget."""
-        cost = len(data) + ENTRY_OVERHEAD_BYTES
+    def put(self, ledger_id: int, entries: FramedEntries) -> None:
+        """Add entries that were appended together, unless they are larger than the budget."""
+        cost = cached_bytes(entries)
         if cost > self.budget_bytes:
             # Only without a cache: otherwise earlier entries are still cached, and the buffer must get them first. With
-            # a cache this entry becomes a gap in the buffer.
+            # a cache these entries become a gap in the buffer.
             if self.buffer is not None and not self.budget_bytes:
-                self.buffer.offer(ledger_id, entry_id, data)
+                self.buffer.offer(ledger_id, entries)
             return
-        key = (ledger_id, entry_id)
         with self._lock:
-            if key in self._entries:
+            held = self._ledgers.setdefault(ledger_id, HeldEntries())
+            if entries.first < held.end:
                 return
-            self._entries[key] = data
+            held.add(entries)
+            self._buffers[ledger_id, entries.first] = entries
+            self._entries += len(entries)
             self._bytes += cost
-            known = self._ranges.get(ledger_id)
-            self._ranges[ledger_id] = (
-                (entry_id, entry_id) if known is None else (min(known[0], entry_id), max(known[1], entry_id))
-            )
             while self._bytes > self.budget_bytes:
-                (ledger_id, entry_id), data = self._entries.popitem(last=False)
-                self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
-                self._evictions += 1
+                (ledger_id, _), oldest = self._buffers.popitem(last=False)
+                self._bytes -= cached_bytes(oldest)
+                self._entries -= len(oldest)
+                self._evictions += len(oldest)
                 if self.buffer is not None:
-                    self.buffer.offer(ledger_id, entry_id, data)
-                last = self._ranges[ledger_id][1]
-                if entry_id < last:
-                    self._ranges[ledger_id] = (entry_id + 1, last)
-                else:
-                    del self._ranges[ledger_id]
+                    self.buffer.offer(ledger_id, oldest)
+                held = self._ledgers[ledger_id]
+                held.pop_first()
+                if held.first is None:
+                    del self._ledgers[ledger_id]
 
-    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[memoryview]:
         """The entries from ``first`` to ``last``, both inclusive, up to the first that is not cached.
 
         The first one regardless of its size; further ones only while their sum is within ``max_bytes``.
         """
-        found: list[bytes] = []
-        size = 0
         with self._lock:
-            for entry_id in range(first, last + 1):
-                data = self._entries.get((ledger_id, entry_id))
-                if data is None:
-                    self._misses += not found
-                    break
-                size += len(data)
-                if found and size > max_bytes:
-                    break
-                found.append(data)
-                self._hit_bytes += len(data)
+            held = self._ledgers.get(ledger_id)
+            found = [] if held is None else held.get_range(first, last, max_bytes)
+            self._misses += not found and first <= last
             self._hits += len(found)
+            self._hit_bytes += sum(data.nbytes for data in found)
         return found
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:
         """The first cached entry of a ledger if it comes after ``entry_id``; else None."""
         with self._lock:
-            known = self._ranges.get(ledger_id)
-            return known[0] if known is not None and known[0] > entry_id else None
+            held = self._ledgers.get(ledger_id)
+            first = None if held is None else held.first
+            return first if first is not None and first > entry_id else None
 
     def drop_ledger(self, ledger_id: int) -> None:
         """Drop the entries of a ledger, also from the buffer."""
         if self.buffer is not None:
             self.buffer.drop_ledger(ledger_id)
         with self._lock:
-            known = self._ranges.pop(ledger_id, None)
-            if known is None:
-                return
-            for entry_id in range(known[0], known[1] + 1):
-                data = self._entries.pop((ledger_id, entry_id), None)
-                if data is not None:
-                    self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
+            held = self._ledgers.pop(ledger_id, None)
+            for entries in [] if held is None else held.buffers():
+                del self._buffers[ledger_id, entries.first]
+                self._bytes -= cached_bytes(entries)
+                self._entries -= len(entries)
 
     @property
     def statistics(self) -> CacheStatistics:
         """Content and counters, as of now."""
         with self._lock:
             return CacheStatistics(
-                len(self._entries), self._bytes, self._hits, self._misses, self._evictions, self._hit_bytes
+                self._entries, self._bytes, self._hits, self._misses, self._evictions, self._hit_bytes
             )

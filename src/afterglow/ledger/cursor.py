@@ -75,6 +75,11 @@ class Cursor:
         with self._lock:
             return self._acks.contains(position)
 
+    def is_any_acked(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether any of these entries, both ends inclusive, is acknowledged as a whole or in part."""
+        with self._lock:
+            return self._acks.is_any_acked(ledger_id, first, last)
+
     def ack_set(self, position: Position) -> tuple[int, ...] | None:
         """Java's words of a partly acknowledged batch, 1 = not acknowledged; None if no message of it is."""
         with self._lock:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, Fenced, TopicClosed, TopicTerminated
+from afterglow.format.new_entries import NewEntry
 from afterglow.ledger.append import Appender
 from afterglow.ledger.cursors import Cursors
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
@@ -27,6 +28,7 @@ from afterglow.metadata.names import TopicName
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from afterglow.format.new_entries import NewEntries
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.append import Done
@@ -112,18 +114,30 @@ class ManagedLedger:
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], messages: int, done: Done) -> None:
-        """Append one entry and call back; returns at once, and never waits for metadata.
+        """Append one entry and call back; see :meth:`append_all`.
 
         Args:
-            parts: Buffers that make up the entry as the client sent it; not to be changed until ``done`` is called.
+            parts: Buffers that make up the entry as the client sent it.
             messages: Number of messages in the entry; the index grows by it.
-            done: Called once with the position when the entry is durable, or with the error; in the order of the
-                appends, from any thread, possibly before this returns. It must not block.
+            done: Called as by :meth:`append_all`.
 
         Raises:
             EntryTooLarge: No ledger can hold it; ``done`` is not called.
         """
-        self._appender.append(parts, messages, done)
+        self._appender.append(NewEntry(b"".join(parts), messages), done)
+
+    def append_all(self, entries: NewEntries, done: Done) -> None:
+        """Append entries, all or none, and call back; returns at once, and never waits for metadata.
+
+        Args:
+            entries: The entries; their memory may be reused when this returns.
+            done: Called once with the position of the first one when all are durable, or with the error; in the order
+                of the appends, from any thread, possibly before this returns. It must not block.
+
+        Raises:
+            EntryTooLarge: No ledger can hold one of them; ``done`` is not called.
+        """
+        self._appender.append(entries, done)
 
     def on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback``, from any thread, after new entries become readable; returns a function that removes it."""

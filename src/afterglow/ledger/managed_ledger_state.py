@@ -36,6 +36,7 @@ class ManagedLedgerState:
         self._tail_id: int | None = None
         self._tail_bytes = 0
         self._layout = Layout()
+        self._confirmed = 0  # entries that the layout does not have yet
         self._bytes_before_tail = 0
         self._rebuild(0)
 
@@ -47,7 +48,12 @@ class ManagedLedgerState:
     @property
     def layout(self) -> Layout:
         """The ledgers with the entries that readers may see."""
-        return self._layout
+        if not self._confirmed:
+            return self._layout
+        with self.lock:
+            self._layout = self._layout.with_tail(self._layout.tail_entries + self._confirmed)
+            self._confirmed = 0
+            return self._layout
 
     @property
     def records(self) -> tuple[LedgerRecord, ...]:
@@ -106,11 +112,11 @@ class ManagedLedgerState:
             self._tail_bytes = 0
             self._rebuild(0)
 
-    def confirm(self, data_bytes: int) -> None:
-        """Let readers see one more entry of the ledger that takes appends."""
+    def confirm(self, entries: int, data_bytes: int) -> None:
+        """Let readers see more entries of the ledger that takes appends."""
         with self.lock:
             self._tail_bytes += data_bytes
-            self._layout = self._layout.with_tail(self._layout.tail_entries + 1)
+            self._confirmed += entries
 
     def follow_tail(self, ledger_id: int | None, entries: int, data_bytes: int) -> None:
         """Let readers see the entries of a ledger that another process writes.
@@ -144,7 +150,7 @@ class ManagedLedgerState:
 
     @property
     def _tail_entries(self) -> int:
-        return 0 if self._tail_id is None else self._layout.tail_entries
+        return 0 if self._tail_id is None else self.layout.tail_entries
 
     def _rebuild(self, tail_entries: int) -> None:
         """Compute the layout anew. A ledger of the list that is not in use yet is not visible."""
@@ -160,6 +166,7 @@ class ManagedLedgerState:
             elif record.ledger_id == self._tail_id:
                 visible.append((record.ledger_id, tail_entries))
         self._layout = Layout.of(visible)
+        self._confirmed = 0
         self._bytes_before_tail = size
 
 

@@ -1,7 +1,8 @@
 """The offload buffer (PIP-76): entries in memory that the tail cache has evicted and that are in no uploaded part yet.
 
-It serves offload tasks that read over the protocol; tasks that read ledger files have the page cache instead. An entry
-is released once a part with it is uploaded, never to free space for a newer one: the oldest is the next to be read.
+It serves offload tasks that read over the protocol; tasks that read ledger files have the page cache instead. Entries
+that were appended together are admitted, and released once all of them are in uploaded parts, together. They are never
+released to free space for newer ones: the oldest are the next to be read.
 
 * **The buffered entries of a topic are one range without a gap.** After a refused entry all later ones are refused too,
   until every buffered entry of the topic is offloaded. The range then begins anew with the next entry that is offered;
@@ -17,16 +18,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from afterglow.format.position import Position
+from afterglow.ledger.held_entries import HeldEntries, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ENTRY_OVERHEAD_BYTES: Final = 64
-"""Memory of an entry beside its data: header of the bytes object (33), rounding by the allocator (up to 15), its slot
-in an over-allocated list (up to 9)."""
+    from afterglow.format.frames import FramedEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,12 @@ class BufferStatistics:
 
 
 @dataclass(slots=True)
-class _HeldEntries:
-    """Consecutive entries of one ledger."""
-
-    first: int = 0
-    """Id of the first; undefined if ``data`` is empty."""
-    data: list[bytes] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class _StreamingTopic:
     """A topic whose entries are buffered."""
 
     begin: Position
     """The first entry that is in no uploaded part."""
-    ledgers: dict[int, _HeldEntries] = field(default_factory=dict)
+    ledgers: dict[int, HeldEntries] = field(default_factory=dict)
     """Every ledger from there on."""
     bytes_held: int = 0
     last: Position | None = None
@@ -139,55 +130,42 @@ class OffloadBuffer:
                 self._dropped += self._release(topic, ledger_id)
                 del topic.ledgers[ledger_id]
 
-    def offer(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Buffer an entry if its topic streams and it may be admitted. Entries of a topic are offered in order."""
+    def offer(self, ledger_id: int, entries: FramedEntries) -> None:
+        """Buffer entries if their topic streams and they may be admitted. Those of a topic are offered in order."""
         with self._lock:
-            if (topic := self._by_ledger.get(ledger_id)) is None:
+            if (topic := self._by_ledger.get(ledger_id)) is None or not len(entries):
                 return
-            position = Position(ledger_id, entry_id)
-            if position < topic.begin:
+            first, last = Position(ledger_id, entries.first), Position(ledger_id, entries.end - 1)
+            if last < topic.begin:
                 return
-            cost = len(data) + ENTRY_OVERHEAD_BYTES
+            cost = memory_bytes(entries)
             free_bytes = self.budget_bytes - self._bytes - cost
-            if topic.bytes_held + cost > free_bytes or not topic.continues_with(position):
+            if topic.bytes_held + cost > free_bytes or not topic.continues_with(first):
                 topic.has_gap = topic.last is not None
-                self._refused += 1
-                self._refused_bytes += len(data)
+                self._refused += len(entries)
+                self._refused_bytes += entries.payload_bytes
                 return
-            held = topic.ledgers[ledger_id]
-            if not held.data:
-                held.first = entry_id
-            held.data.append(data)
-            topic.last = position
+            topic.ledgers[ledger_id].add(entries)
+            topic.last = last
             topic.bytes_held += cost
             self._bytes += cost
-            self._entries += 1
+            self._entries += len(entries)
 
-    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[memoryview]:
         """The entries from ``first`` to ``last``, both inclusive, up to the first that is not buffered.
 
         The first one regardless of its size; further ones only while their sum is within ``max_bytes``.
         """
-        found: list[bytes] = []
-        size = 0
         with self._lock:
             topic = self._by_ledger.get(ledger_id)
-            held = None if topic is None else topic.ledgers[ledger_id]
-            if held is None or first < held.first:
-                return found
-            for data in held.data[first - held.first : last + 1 - held.first]:
-                size += len(data)
-                if found and size > max_bytes:
-                    break
-                found.append(data)
-        return found
+            return [] if topic is None else topic.ledgers[ledger_id].get_range(first, last, max_bytes)
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:
         """The first buffered entry of a ledger if it comes after ``entry_id``; else None."""
         with self._lock:
             topic = self._by_ledger.get(ledger_id)
-            held = None if topic is None else topic.ledgers[ledger_id]
-            return held.first if held is not None and held.data and held.first > entry_id else None
+            first = None if topic is None else topic.ledgers[ledger_id].first
+            return first if first is not None and first > entry_id else None
 
     @property
     def statistics(self) -> BufferStatistics:
@@ -199,18 +177,15 @@ class OffloadBuffer:
 
     def _add(self, topic: _StreamingTopic, ledger_id: int) -> None:
         if ledger_id >= topic.begin.ledger_id:
-            topic.ledgers.setdefault(ledger_id, _HeldEntries())
+            topic.ledgers.setdefault(ledger_id, HeldEntries())
             self._by_ledger[ledger_id] = topic
 
     def _release(self, topic: _StreamingTopic, ledger_id: int, before: int | None = None) -> int:
-        """Release entries of a ledger before entry ``before``, or all; returns their number."""
+        """Release the buffers of a ledger that end before entry ``before``, or all; returns the number of entries."""
         held = topic.ledgers[ledger_id]
-        count = len(held.data) if before is None else min(max(before - held.first, 0), len(held.data))
-        if not count:
-            return 0
-        size = sum(map(len, held.data[:count])) + ENTRY_OVERHEAD_BYTES * count
-        del held.data[:count]
-        held.first += count
+        released = held.release_before(held.end if before is None else before)
+        count = sum(map(len, released))
+        size = sum(map(memory_bytes, released))
         topic.bytes_held -= size
         self._bytes -= size
         self._entries -= count

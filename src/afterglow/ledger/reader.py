@@ -12,7 +12,7 @@ from afterglow.ledger.entry_source import EntrySlice
 from afterglow.ledger.time_search import TimeSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -48,20 +48,44 @@ class StoredEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerEntries:
+    """Consecutive entries of one ledger."""
+
+    ledger_id: int
+    first: int
+    """Id of the first entry."""
+    entries: Sequence[EntryData]
+
+    @property
+    def end(self) -> Position:
+        """The position after the last one."""
+        return Position(self.ledger_id, self.first + len(self.entries))
+
+
+@dataclass(frozen=True, slots=True)
 class ReadResult:
     """Result of a read."""
 
-    entries: list[StoredEntry]
-    """In order; empty if no more entries can be read yet."""
+    found: list[LedgerEntries]
+    """Entries in order; empty if no more entries can be read yet."""
     skipped: list[LedgerRange]
     """Entries between and after them that are damaged for good in every copy, in order."""
     origins: list[tuple[ReadOrigin, int]] = field(default_factory=list)
     """The copies that served them, with numbers of entries, in order."""
 
     @property
+    def entries(self) -> list[StoredEntry]:
+        """The entries one by one."""
+        return [
+            StoredEntry(Position(part.ledger_id, entry_id), data)
+            for part in self.found
+            for entry_id, data in enumerate(part.entries, part.first)
+        ]
+
+    @property
     def end(self) -> Position | None:
         """The position after the last entry that was read or skipped; None if there was none."""
-        ends = [entry.position.next() for entry in self.entries[-1:]]
+        ends = [part.end for part in self.found[-1:]]
         ends += [Position(skipped.ledger_id, skipped.last + 1) for skipped in self.skipped[-1:]]
         return max(ends, default=None)
 
@@ -163,15 +187,13 @@ class EntryReader:
         self, position: Position, max_entries: int, max_bytes: int, read: _ReadLedger, *, may_enter_tier: bool
     ) -> ReadResult:
         result = ReadResult([], [])
-        found = result.entries
-        bytes_left = max_bytes
+        entries_left, bytes_left = max_entries, max_bytes
         for entries in self._state.layout.ranges(position):
-            if found and not may_enter_tier and self._is_offloaded(entries):
+            if result.found and not may_enter_tier and self._is_offloaded(entries):
                 break
             ledger_id, first = entries.ledger_id, entries.first
             while first <= entries.last:
-                entries_left = max_entries - len(found)
-                if entries_left <= 0 or (found and bytes_left <= 0):
+                if entries_left <= 0 or (result.found and bytes_left <= 0):
                     return result
                 served = self._read_ledger(
                     ledger_id, first, min(entries.last, first + entries_left - 1), bytes_left, read
@@ -182,16 +204,14 @@ class EntryReader:
                 if part.first > first:
                     result.skipped.append(LedgerRange(ledger_id, first, part.first - 1))
                 first = part.first
-                count = 0
-                for data in part.entries:
-                    bytes_left -= len(data)
-                    if found and bytes_left < 0:
-                        break
-                    found.append(StoredEntry(Position(ledger_id, first), data))
-                    first += 1
-                    count += 1
-                result.origins.append((origin, count))
-                if count < len(part.entries):
+                fitting = _fitting(part.entries, bytes_left, is_first=not result.found)
+                if fitting:
+                    result.found.append(LedgerEntries(ledger_id, first, fitting))
+                    bytes_left -= sum(map(len, fitting))
+                    entries_left -= len(fitting)
+                    first += len(fitting)
+                result.origins.append((origin, len(fitting)))
+                if len(fitting) < len(part.entries):
                     return result
         return result
 
@@ -205,8 +225,7 @@ class EntryReader:
         if found is None:
             return None
         origin, held = found
-        entries = [StoredEntry(Position(wanted.ledger_id, wanted.first + at), data) for at, data in enumerate(held)]
-        return ReadResult(entries, [], [(origin, len(entries))])
+        return ReadResult([LedgerEntries(wanted.ledger_id, wanted.first, held)], [], [(origin, len(held))])
 
     def is_in_tier(self, position: Position) -> bool:
         """Whether the first entry that :meth:`read` would return has a copy in a tier. Never waits."""
@@ -247,10 +266,22 @@ class EntryReader:
             found = read(newer, first, last, max_bytes)  # the hot copy was freed meanwhile
         return ReadOrigin.TIER if found.tiered else ReadOrigin.HOT, found
 
-    def _held(self, ledger_id: int, first: int, last: int, max_bytes: int) -> tuple[ReadOrigin, list[bytes]] | None:
+    def _held(
+        self, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> tuple[ReadOrigin, list[memoryview]] | None:
         """Entries of one ledger that are in memory, with their origin; None if the first is not."""
         if cached := self._cache.get_range(ledger_id, first, last, max_bytes):
             return ReadOrigin.CACHE, cached
         if self._buffer is not None and (held := self._buffer.get_range(ledger_id, first, last, max_bytes)):
             return ReadOrigin.BUFFER, held
         return None
+
+
+def _fitting(entries: Sequence[EntryData], max_bytes: int, *, is_first: bool) -> Sequence[EntryData]:
+    """The first of these entries that fit; the very first one of a read regardless of its size."""
+    size = 0
+    for number, data in enumerate(entries):
+        size += len(data)
+        if size > max_bytes and not (is_first and not number):
+            return entries[:number]
+    return entries

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy, EntryInterceptor
 from afterglow.errors import CorruptEntry, LedgerMissing
-from afterglow.format.entry import encode_broker_metadata, split_broker_metadata
+from afterglow.format.entry import split_broker_metadata
 from afterglow.ledger.ledger_list import (
     EntryStamp,
     LedgerEnd,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from afterglow.format.frames import FramedEntries
+    from afterglow.format.new_entries import NewEntries
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog
     from afterglow.ledger.environment import Clock, Environment
@@ -68,21 +70,19 @@ class Stamper:
         """Broker time of the last confirmed entry; None if broker times are not written."""
         return self._confirmed.broker_time_ms if self._with_time else None
 
-    def stamp(self, messages: int) -> tuple[bytes, EntryStamp]:
-        """The broker entry metadata of the next entry, encoded, and its stamp."""
+    def frame(self, entries: NewEntries, first_id: int) -> tuple[FramedEntries, EntryStamp]:
+        """The next entries of the topic as frames, with broker entry metadata, and the stamp of the last one."""
         time_ms = self._given.broker_time_ms
         index = self._given.index
         if self._with_time:
             now_ms = self._clock.now_ms()
             time_ms = now_ms if time_ms is None else max(now_ms, time_ms)
-        if self._with_index and messages:
-            index = messages - 1 if index is None else index + messages
+        before = None if not self._with_index else -1 if index is None else index
+        framed, last = entries.framed(first_id, time_ms if self._with_time else None, before)
+        if last >= 0:
+            index = last
         self._given = EntryStamp(index, time_ms)
-        if not self._with_time and not self._with_index:
-            return b"", self._given
-        return encode_broker_metadata(
-            time_ms if self._with_time else None, index if self._with_index else None
-        ), self._given
+        return framed, self._given
 
     def confirm(self, reached: EntryStamp) -> None:
         """Record that the entry with this stamp is durable."""

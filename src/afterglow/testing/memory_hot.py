@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from afterglow.format.frames import FramedEntries
     from afterglow.hot.log import Completion
 
 
@@ -32,7 +34,7 @@ class MemoryLedger:
         self._log = log
         self.ledger_id = ledger_id
         self.entries: list[bytes] = []
-        self.pending: deque[tuple[bytes, Completion]] = deque()
+        self.pending: deque[tuple[list[bytes], Completion]] = deque()
         self.closed = False
         self.deleted = False
 
@@ -51,12 +53,23 @@ class MemoryLedger:
         if not self.closed:  # a closed ledger reports that it is closed, also if its log is closed
             self._log.check_alive()
         total_bytes(parts)
+        return self._append([b"".join(parts)], done, None)
+
+    def append_framed(self, entries: FramedEntries, done: Completion) -> None:
+        """Append framed entries; see the protocol."""
+        if not self.closed:
+            self._log.check_alive()
+        self._append(list(map(bytes, entries.entries(entries.first, entries.end))), done, entries.first)
+
+    def _append(self, entries: list[bytes], done: Completion, first: int | None) -> int:
         with self._log.lock:
             self._log.announce("append", self.ledger_id)
             if self.closed:
                 raise LedgerClosed(f"ledger {self.ledger_id} is closed")
-            entry_id = len(self.entries) + len(self.pending)
-            self.pending.append((b"".join(parts), done))
+            entry_id = len(self.entries) + sum(len(each) for each, _ in self.pending)
+            if first not in {None, entry_id}:
+                raise ValueError(f"entries from {first} on do not follow entry {entry_id - 1}")
+            self.pending.append((entries, done))
             self._log.queue.append(self)
             if not self._log.held:
                 self._log.complete()
@@ -138,7 +151,8 @@ class MemoryLog:
     @property
     def pending_bytes(self) -> int:
         """Bytes of all pending appends."""
-        return sum(len(data) for ledger in self.ledgers_by_id.values() for data, _ in ledger.pending)
+        pending = (entries for ledger in self.ledgers_by_id.values() for entries, _ in ledger.pending)
+        return sum(len(data) for entries in pending for data in entries)
 
     def create(self) -> MemoryLedger:
         """A new, empty ledger."""
@@ -238,8 +252,8 @@ class MemoryLog:
         after._next_id = self._next_id
         for ledger_id, ledger in self.ledgers_by_id.items():
             copy = MemoryLedger(after, ledger_id)
-            pending = [data for data, _ in ledger.pending]
-            copy.entries = [*ledger.entries, *pending[:survivors]]
+            pending = [entries for entries, _ in ledger.pending]
+            copy.entries = [*ledger.entries, *chain.from_iterable(pending[:survivors])]
             copy.closed = True
             after.ledgers_by_id[ledger_id] = copy
         return after
@@ -255,8 +269,8 @@ class MemoryLog:
         if self.full:
             ledger.fail(DiskFull("no space for an entry"))
             return
-        data, completion = ledger.pending.popleft()
-        ledger.entries.append(data)
+        entries, completion = ledger.pending.popleft()
+        ledger.entries += entries
         call_each([completion], None)
 
 

@@ -385,7 +385,7 @@ class SimWorld:
             if ledger is None:
                 continue
             survivors = self.rng.randint(0, len(ledger.pending)) if ledger.pending else 0
-            ledger.entries += [data for data, _ in list(ledger.pending)[:survivors]]
+            ledger.entries += [data for entries, _ in list(ledger.pending)[:survivors] for data in entries]
             ledger.pending.clear()
             ledger.closed = True
         hot.queue.clear()

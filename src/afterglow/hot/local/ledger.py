@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from afterglow.format.frames import FramedEntries
     from afterglow.hot.local.commit import Committer
     from afterglow.hot.local.disk import Disk
     from afterglow.hot.local.ledger_state import LedgerState, LedgerTable, UnflushedFrames
@@ -147,6 +148,26 @@ class LocalLedger:
             ledger.dones.append(done)
             self._committer.enqueue(ledger, FRAME_BYTES + length)
         return entry_id
+
+    def append_framed(self, entries: FramedEntries, done: Completion) -> None:
+        """Append entries that are framed with the next ids, all or none. Does no I/O.
+
+        Raises:
+            LedgerClosed: The ledger takes no more entries.
+            ValueError: The first id is not the next one.
+        """
+        sizes = entries.sizes
+        ledger = self._state
+        with self._committer.lock:
+            if ledger.closed:
+                raise LedgerClosed(f"ledger {ledger.ledger_id} takes no more entries; append to a new one")
+            if entries.first != ledger.next_entry:
+                raise ValueError(f"entries from {entries.first} on do not follow entry {ledger.next_entry - 1}")
+            ledger.next_entry = entries.end
+            ledger.buffers.append(entries.data)
+            ledger.sizes += sizes
+            ledger.dones.append(done)
+            self._committer.enqueue(ledger, len(entries.data))
 
     def read(self, first: int, last: int) -> list[bytes | memoryview]:
         """The confirmed entries ``first`` to ``last``, both inclusive; fewer where ``last`` is not confirmed yet.
