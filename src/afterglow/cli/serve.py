@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shlex
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_GC_ALLOCATIONS: Final = 50_000
 _PRIVATE: Final = 0o077
 """Permission bits of group and others, which files in a home do not have."""
 _STREAMING: Final = {
@@ -134,6 +136,9 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
 
     stop = asyncio.Event()
     server = await Server.start(home, config, start_admin, tier=tier, on_shutdown=stop.set)
+    # Caches keep very many objects, and none of them in a cycle: the collector visits them seldom.
+    gc.freeze()
+    gc.set_threshold(_GC_ALLOCATIONS)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
