@@ -5,16 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from tests.support.offloaded import OffloadedTopic, random_entries
+from tests.support.recorded_admin import recorded_admin
 from tests.support.served_topics import eventually
 
+from afterglow.attach.ledger_merge import LEFT_TO_CLUSTER
 from afterglow.format.objects import set_uuid
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.shared_ledger import read_instance
+from afterglow.ledger.properties import set_text
+from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.storage import open_store
 
 if TYPE_CHECKING:
@@ -50,6 +57,46 @@ def home(tmp_path: Path) -> Path:
     world.free(1)
     world.metadata.close()
     return path
+
+
+def attached_segment(directory: Path, cluster: str) -> tuple[OffloadedTopic, str]:
+    """A committed segment of an Afterglow that is attached to a cluster, between ledgers that are left to it."""
+    world = OffloadedTopic(open_store((directory / "tier").as_uri(), create="true"))
+    for ledger_id in (1, 2, 3):
+        world.ledger(ledger_id, random_entries(20))
+    key = world.segment([(1, 0, 19), (3, 0, 9)])
+    paths = AfterglowPaths(cluster)
+    ours = world.info
+    for ledger in ours.ledgerInfo:
+        if ledger.ledgerId == 2:
+            ledger.offloadContext.complete = True
+            set_text(ledger, LEFT_TO_CLUSTER, "true")
+    with closing(SqliteMetadataStore(directory / "attached.db")) as metadata:
+        metadata.put(paths.instance, world.instance.encode(), MUST_NOT_EXIST)
+        metadata.put(paths.managed_ledger(world.topic), ours.SerializeToString(), MUST_NOT_EXIST)
+        record = world.metadata.get(world.paths.segment(world.topic, UUID(key)))
+        assert record is not None
+        metadata.put(paths.segment(world.topic, UUID(key)), record.value, MUST_NOT_EXIST)
+    return world, key
+
+
+def test_segments_of_an_attached_afterglow_are_verified_by_its_metadata(tmp_path: Path) -> None:
+    """Ledgers between them that the cluster offloads itself are not holes."""
+    world, key = attached_segment(tmp_path, "pulsar-a")
+    address = f"sqlite:{tmp_path / 'attached.db'}"
+    with recorded_admin() as admin:
+        admin.answers["clusters"] = ["pulsar-a", "pulsar-b"]
+        source = (admin.url, "--metadata", address)
+        assert found(*source) == []
+        assert found(*source, "--tier", world.tier.url) == []
+        orphan = "0f0e0d0c-0000-4000-8000-000000000000"
+        world.write(orphan, b"x", b"y")
+        assert {line["kind"] for line in found(*source, "--grace", "0s", expect=1)} == {"orphan_object"}
+        assert len(found(*source, "--sweep", "--yes", "--grace", "0s")) == 2
+        world.tier.delete([key])
+        assert {line["kind"] for line in found(*source, expect=1)} == {"missing_object"}
+        admin.answers["clusters"] = ["pulsar-b"]
+        assert "it has records of pulsar-a" in run(*source, expect=2).stderr
 
 
 def open_world(home: Path) -> OffloadedTopic:
@@ -171,11 +218,10 @@ def test_work_in_progress_is_not_a_finding(home: Path) -> None:
     [
         (("http://127.0.0.1:1",), "afterglow serve", 1),
         (("http://127.0.0.1:1", "--tier", "file:///t"), "remove --tier", 2),
-        (("http://127.0.0.1:1", "--metadata", "sqlite:m"), "remove --metadata", 2),
+        (("http://127.0.0.1:1", "--metadata", "sqlite:m"), "127.0.0.1:1", 1),
         (("http://127.0.0.1:1", "--deep", "--master", "local[1]"), "remove --master", 2),
         (("http://[",), "address", 2),
         (("zk://127.0.0.1:1", "--sweep"), "remove --sweep", 2),
-        (("zk://127.0.0.1:1", "--metadata", "sqlite:m"), "leave it out", 2),
         (("ftp://x",), "invalid source address", 2),
         (("{home}", "--yes"), "--sweep", 2),
         (("{home}", "--master", "local[1]"), "--deep", 2),

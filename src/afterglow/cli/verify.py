@@ -74,28 +74,32 @@ def verify(
     Work in progress is not reported. Orphans younger than --grace are pending, objects of other systems are foreign;
     neither is a fault, nor are bytes without a checksum. For an http:// source the server verifies itself, with its own
     settings and Spark; Ctrl-C cancels this. For the ZooKeeper of a Pulsar cluster, the ledgers that its brokers have
-    offloaded are verified.
+    offloaded are verified; with the --metadata of `afterglow attach`, the segments of that.
 
     Example: afterglow verify ./home --deep
 
     Example: afterglow verify http://localhost:8080 --sweep
+
+    Example: afterglow verify http://pulsar:8080 --metadata sqlite:a.db --deep
     """
     from afterglow.pipeline.tier_verifier import VerifyRequest  # noqa: PLC0415 - not needed for --help
 
     if yes and not sweep:
         raise ConfigError("--yes confirms the deletion by --sweep; give both, or neither")
-    if sweep and source.startswith("zk://"):
+    if sweep and source.startswith("zk://") and metadata is None:
         raise ConfigError(
             "--sweep deletes only objects of an Afterglow server, and a Pulsar cluster has none; remove --sweep"
         )
     if master is not None and not deep:
         raise ConfigError("--master is for --deep; give both, or neither")
     request = VerifyRequest(deep, sweep, yes, grace)
-    home = _Home(source, tier, metadata, master, dict(option or ()))
+    is_remote = source.startswith(("http://", "https://")) and metadata is None
+    connection = context.obj.overridden(AdminConnection(None, token, ca_file))
+    home = _Home(source, tier, metadata, master, dict(option or ()), connection)
     out = Output(as_json=as_json)
-    if source.startswith(("http://", "https://")):
+    if is_remote:
         home.check_no_options()
-        tally = _verify_remote(source, context.obj.overridden(AdminConnection(None, token, ca_file)), request, out)
+        tally = _verify_remote(source, connection, request, out)
     else:
         tally = _verify_local(home, request, out)
     out.say(tally.summary)
@@ -111,6 +115,8 @@ class _Home:
     metadata: str | None
     master: str | None
     options: Mapping[str, str]
+    connection: AdminConnection
+    """Credentials of a cluster's admin API."""
 
     def check_no_options(self) -> None:
         """Reject options that do not apply to a running server.
@@ -118,7 +124,7 @@ class _Home:
         Raises:
             ConfigError: One is given.
         """
-        given = {"tier": self.tier, "metadata": self.metadata, "master": self.master, "option": self.options}
+        given = {"tier": self.tier, "master": self.master, "option": self.options}
         for name, value in given.items():
             if value:
                 raise ConfigError(
@@ -128,12 +134,16 @@ class _Home:
 
 
 def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> FindingTally:
-    from afterglow.pipeline.tier_verifier import open_verifier  # noqa: PLC0415 - not needed for --help
+    from afterglow.metadata.cluster_credentials import ClusterCredentials  # noqa: PLC0415 - not needed for --help
+    from afterglow.pipeline.tier_verifier import open_verifier  # noqa: PLC0415
 
     tally = FindingTally(everything=out.as_json)
     with ExitStack() as stack:
         stack.enter_context(interruptible("the verification and Spark" if request.deep else "the verification"))
-        opened = open_verifier(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
+        credentials = ClusterCredentials.of(home.connection.token, home.connection.ca_file)
+        opened = open_verifier(
+            home.source, tier=home.tier, metadata=home.metadata, options=home.options, credentials=credentials
+        )
         verifier = stack.enter_context(opened)
         objects: ObjectVerifier | None = None
         if request.deep:

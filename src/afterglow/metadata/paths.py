@@ -69,6 +69,11 @@ class AfterglowPaths:
         """The node whose child is the guard of the process that owns all these paths."""
         return f"{self.root}/owners"
 
+    @property
+    def instance(self) -> str:
+        """The node with the id of an attachment, which its objects carry; a server keeps its own in its home."""
+        return f"{self.root}/instance"
+
     def managed_ledger(self, ledger_name: str) -> str:
         """Return the path of the copy of a Pulsar cluster's ``ManagedLedgerInfo``; a server uses Pulsar's path."""
         return f"{self.root}/managed-ledgers/{ledger_name}"

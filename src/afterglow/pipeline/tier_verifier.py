@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from afterglow.config import load_conf
-from afterglow.errors import AfterglowError, ConfigError, HotLogError, NotSupported
+from afterglow.errors import AfterglowError, ConfigError, HotLogError, MetadataUnavailable, NotSupported
 from afterglow.format.frames import iter_entries
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.hot.local.paths import HotLogPaths
 from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
+from afterglow.metadata.admin_client import AdminClient
+from afterglow.metadata.cluster_credentials import ClusterCredentials
+from afterglow.metadata.pulsar_cluster import PulsarCluster
 from afterglow.read.driver_copies import open_driver_copy
 from afterglow.read.objects import TierObject
+from afterglow.source.attached_directory import attached_paths
 from afterglow.source.home_directory import TIER_DIRECTORY, read_metadata
 from afterglow.storage import open_store
 from afterglow.storage.wrapper import StoreWrapper
@@ -47,8 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from afterglow.config import BrokerConfig
+    from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.pulsar_cluster import MetadataReader
-    from afterglow.metadata.store import Versioned
+    from afterglow.metadata.store import MetadataStore, Versioned
     from afterglow.spark.verify_jobs import ByteProgress
     from afterglow.storage import ObjectStore
     from afterglow.storage.wrapper import StoreRequest
@@ -153,6 +158,7 @@ class TierVerifier:
         config: The settings.
         quiet: Whether Spark is started for this run only, without its log; otherwise the session is shared with the
             pipeline of a server in this process.
+        cluster: Name of the cluster whose records are verified; None: that of the settings.
     """
 
     def __init__(
@@ -164,7 +170,9 @@ class TierVerifier:
         config: BrokerConfig,
         *,
         quiet: bool = True,
+        cluster: str | None = None,
     ) -> None:
+        self._cluster = cluster or config.cluster_name
         self._instance = instance
         self._layout = None if home is None else HotLogPaths(home)
         self._control = stores.control
@@ -196,7 +204,7 @@ class TierVerifier:
                 self._metadata,
                 tiers=self._stores,
                 instance=self._instance,
-                cluster=self._config.cluster_name,
+                cluster=self._cluster,
                 now_ms=_CLOCK.now_ms(),
                 grace_ms=request.grace_ms,
                 dry_run=False,
@@ -211,7 +219,7 @@ class TierVerifier:
             self._stores,
             tiers=self._stores,
             instance=self._instance,
-            cluster=self._config.cluster_name,
+            cluster=self._cluster,
             now_ms=_CLOCK.now_ms(),
             grace_ms=grace_ms,
             hot=None if layout is None else lambda ledger_id: layout.frames(ledger_id).exists(),
@@ -246,36 +254,47 @@ class TierVerifier:
 
 @contextmanager
 def open_verifier(
-    source: str, *, tier: str | None = None, metadata: str | None = None, options: Mapping[str, str] | None = None
+    source: str,
+    *,
+    tier: str | None = None,
+    metadata: str | None = None,
+    options: Mapping[str, str] | None = None,
+    credentials: ClusterCredentials | None = None,
 ) -> Iterator[TierVerifier]:
     """Open a source for verification from outside, whether or not a server runs on it.
 
     In a cluster, all offloaded data of its brokers is verified. The content of BookKeeper is unknown here, and objects
-    that metadata does not name are foreign.
+    that metadata does not name are foreign. With ``metadata``, the segments of the Afterglow that is attached to the
+    cluster are verified instead.
 
     Args:
-        source: The home directory of a server, or the ZooKeeper of a Pulsar cluster.
+        source: The home directory of a server, or the ZooKeeper of a Pulsar cluster; with ``metadata`` also its admin
+            API.
         tier: Location of all objects, instead of the locations in metadata.
-        metadata: Location of the metadata, if not in the home.
+        metadata: Location of the metadata, if not in the home; for a cluster, that of ``afterglow attach``.
         options: Options of that tier, such as its endpoint.
+        credentials: For the admin API of a cluster.
 
     Raises:
-        ConfigError: An address or an option is malformed.
+        ConfigError: An address or an option is malformed, or the metadata has no records of the cluster.
+        AccessDenied: The credentials are not accepted.
         NotSupported: This release cannot verify a tier of this kind.
         HotLogError: The directory has no hot log.
         MetadataUnavailable: The home does not exist, or the metadata cannot be read.
     """
     scheme, separator, _ = source.partition("://")
-    if separator and scheme != "zk":
+    if separator and scheme != "zk" and not (metadata and scheme in {"http", "https"}):
         raise ConfigError(f"invalid source address {source!r}; expected {_SOURCES}")
     if options and tier is None:
         raise ConfigError("--option is for --tier, which is not set; add --tier")
     config = load_conf(environ=os.environ)
+    if separator and metadata is not None:
+        with _open_attached(source, metadata, config, credentials) as (records, paths, attachment):
+            own = None if tier is None else _open_tier(tier, config, options or {})
+            stores = TierStores(own, config, everywhere=own is not None)
+            yield TierVerifier(None, attachment, records, stores, config, cluster=paths.cluster)
+        return
     if separator:
-        if metadata is not None:
-            raise ConfigError(
-                "--metadata is for a home directory; leave it out, a cluster's metadata is in its ZooKeeper"
-            )
         with closing(open_metadata(source, config)) as cluster:
             own = None if tier is None else _open_tier(tier, config, options or {})
             stores = TierStores(own, config, everywhere=own is not None)
@@ -295,6 +314,30 @@ def open_verifier(
         else:
             own = _open_tier(tier, config, options or {})
         yield TierVerifier(home, instance, opened, TierStores(own, config, everywhere=tier is not None), config)
+
+
+@contextmanager
+def _open_attached(
+    source: str, metadata: str, config: BrokerConfig, credentials: ClusterCredentials | None
+) -> Iterator[tuple[MetadataStore, AfterglowPaths, str]]:
+    """Open the metadata of an attached Afterglow; yields it with its paths, and the instance of its objects."""
+    with ExitStack() as stack:
+        if source.startswith("zk://"):
+            store = open_metadata(source, config)
+            stack.callback(store.close)
+            clusters = PulsarCluster(store).clusters()
+        else:
+            clusters = AdminClient(source, credentials or ClusterCredentials()).clusters()
+        options: dict[str, Any] = {"read_only": True} if metadata.startswith("sqlite:") else {}
+        opened = open_metadata(metadata, config, **options)
+        stack.callback(opened.close)
+        paths = attached_paths(opened, metadata, clusters)
+        stored = opened.get(paths.instance)
+        if stored is None:
+            raise MetadataUnavailable(
+                f"metadata {metadata!r} has no instance of its objects; give that of `afterglow attach --metadata`"
+            )
+        yield opened, paths, stored.value.decode()
 
 
 class TierStores:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     _R = TypeVar("_R")
 
 _FILESYSTEM: Final = "filesystem"
+_LEFT_TO_CLUSTER: Final = "afterglow.left-to-cluster"
 _MAGIC: Final = b"\x47\x78"
 _HEAD: Final = struct.Struct(">2si")
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
@@ -175,6 +176,8 @@ class ParsedLedger:
     """Of its own object."""
     segments: tuple[LedgerSegment, ...]
     """Its segments, in the order of the list: each begins behind the one before, the first with entry 0."""
+    left_to_cluster: bool = False
+    """Whether the cluster itself offloads it, so that none of its entries has to be in an object of ours."""
 
     @property
     def copy(self) -> UUID | None:
@@ -211,6 +214,7 @@ def _ledger(row: Message) -> ParsedLedger:
         hot_deleted=context.flag(4),
         location=location_of_driver(context.message(6)),
         segments=tuple(_segments(context)),
+        left_to_cluster=any(pair.text(1) == _LEFT_TO_CLUSTER for pair in row.messages(6)),
     )
 
 
