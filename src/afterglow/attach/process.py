@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
@@ -34,8 +35,9 @@ from afterglow.offload.service import OffloadService
 from afterglow.pipeline.upkeep import run_with_timeout
 from afterglow.spark.offload_jobs import SparkRunner
 from afterglow.spark.session import spark_properties
+from afterglow.storage import open_store
 from afterglow.storage.health import TierHealth, spawn_thread
-from afterglow.tier.locations import Tiers, location_of_url
+from afterglow.tier.locations import Tiers, own_tier, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.store import MetadataStore
+    from afterglow.tier.locations import TierLocation
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ _THREADS: Final = 8
 """Threads of offload, which wait for metadata, bookies and the tier."""
 _GRACE_S: Final = 3.0
 """Wait for requests to the tier at shutdown. Metadata records their purpose, and the next start continues them."""
+_TIER_CHECK_S: Final = 10.0
+"""A tier that does not respond for this time at the start is reported instead of waited for."""
 DEFAULT_READ_RATE: Final = 100 << 20
 """Bytes per second that a worker process reads from all bookies together, unless ``--max-read-rate`` is given."""
 
@@ -136,8 +141,8 @@ class AttachProcess:
             service_url = _service_url(cluster_metadata, options.admin_url)
             attach_policies = AttachPolicies(config, policies)
             tiers = Tiers(health=TierHealth(spawn=spawn_thread))
-            location = location_of_url(options.tier)
-            tiers.store(location, config).list_uploads(str(uuid4()))  # fails if the bucket is missing or denied
+            location = own_tier(Path(), options.tier, config)
+            _check_tier(location, config)
             limits = ReadLimits(bytes_per_s=options.read_rate)
             client = BookKeeperClient(BookKeeperCluster(cluster_store), limits)
             stack.callback(client.close)
@@ -171,7 +176,7 @@ class AttachProcess:
                 runner=runner,
                 executor=threads,
                 clock=clock,
-                instance=_instance(metadata, f"{paths.root}/instance"),
+                instance=_instance(metadata, paths.instance),
                 home="",
                 remote=lambda: address,
                 tasks_cut_blocks=True,
@@ -250,6 +255,18 @@ def _check_risks(admin: AdminClient, topics: Sequence[TopicName], options: Attac
         raise ConfigError(f"{risks[0]}{more}")
     for risk in risks:
         _log.warning("accepted: %s", risk)
+
+
+def _check_tier(location: TierLocation, config: BrokerConfig) -> None:
+    """Ask the tier for uploads of a key that it does not have.
+
+    Raises:
+        StorageError: The bucket is missing, access is denied, or the tier does not respond.
+    """
+    options = store_options(location, config)
+    if "retry_deadline_s" in options:
+        options["retry_deadline_s"] = str(min(float(options["retry_deadline_s"]), _TIER_CHECK_S))
+    open_store(location.url, **options).list_uploads(str(uuid4()))
 
 
 def _service_url(cluster: PulsarCluster, admin_url: str) -> str:
