@@ -143,6 +143,7 @@ class AttachedTopic:
             )
         with self._lock:
             self.lost += lost
+        self._confirm_closed(cluster)
         existing = {ledger.ledgerId for ledger in self.info.ledgerInfo}
         self.update(partial(merge_ledgers, cluster=cluster))
         for ledger_id in existing.difference(ledger.ledgerId for ledger in cluster.ledgerInfo):
@@ -157,6 +158,13 @@ class AttachedTopic:
         with self._lock:
             self._tail = tail
             self._state.follow_tail(None if tail is None else tail.ledger_id, 0 if tail is None else tail.entries, size)
+
+    def _confirm_closed(self, cluster: ManagedLedgerInfo) -> None:
+        """Allow reads of ledgers that were closed meanwhile, before offload sees their ends."""
+        open_ids = {ledger.ledgerId for ledger in self.info.ledgerInfo if not ledger.HasField("entries")}
+        for ledger in cluster.ledgerInfo:
+            if ledger.ledgerId in open_ids and ledger.entries:
+                self._hot.confirm(ledger.ledgerId, ledger.entries - 1)
 
 
 class _Reader:
