@@ -10,9 +10,13 @@ from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
 from tests.support.ledgers import TOPIC
 from tests.support.offloads import INSTANCE, OffloadWorld
 
-from afterglow.format.proto.afterglow_pb2 import DeleteRecord
-from afterglow.metadata.paths import AfterglowPaths
+from afterglow.format.objects import set_uuid
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord, SegmentRecord
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
+from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.pending_deletes import DeleteCounts, PendingDelete, PendingDeletes
+from afterglow.tier.locations import location_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +32,7 @@ def pending_deletes(
     *,
     metadata: MetadataStore | None = None,
     writing: Callable[[str, UUID], bool] = lambda *_: False,
+    ledger_list: Callable[[str], str] = managed_ledger_path,
 ) -> PendingDeletes:
     return PendingDeletes(
         metadata=metadata or world.metadata,
@@ -37,6 +42,7 @@ def pending_deletes(
         clock=world.clock,
         instance=INSTANCE,
         is_writing=writing,
+        ledger_list=ledger_list,
     )
 
 
@@ -105,3 +111,21 @@ def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> Non
     assert found.carry_out(TOPIC) == DeleteCounts(failed=1)
     assert world.objects() == [other.key]
     assert world.intents() == (str(pending.uuid),)
+
+
+def test_objects_of_an_attached_topic_are_judged_by_our_copy_of_its_ledger_list() -> None:
+    """The cluster's own list is in another store, or names none of our segments."""
+    world = OffloadWorld()  # not checked at the end: no list is at the server's path
+    info = ManagedLedgerInfo()
+    pending = object_to_delete(world)
+    segment = info.ledgerInfo.add(ledgerId=3, entries=1).offloadContext.offloadSegment.add(complete=True)
+    set_uuid(segment, pending.uuid)
+    world.metadata.put(PATHS.managed_ledger(TOPIC), info.SerializeToString(), MUST_NOT_EXIST)
+    record = SegmentRecord(version=1, uuid=str(pending.uuid), location=location_record(world.own, pending.key))
+    world.metadata.put(PATHS.segment(TOPIC, pending.uuid), record.SerializeToString(), MUST_NOT_EXIST)
+    found = pending_deletes(world, ledger_list=PATHS.managed_ledger)
+    assert not list(found.names())
+    assert found.carry_out(TOPIC) == DeleteCounts()
+    found.record(TOPIC, pending, "for a test")
+    assert found.carry_out(TOPIC) == DeleteCounts(waiting=1)
+    assert world.objects() == [pending.key]

@@ -180,6 +180,7 @@ class AttachProcess:
                 home="",
                 remote=lambda: address,
                 tasks_cut_blocks=True,
+                ledger_list=paths.managed_ledger,
             )
             offload.attach(topics)
             stack.callback(offload.close)

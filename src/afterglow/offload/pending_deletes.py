@@ -48,7 +48,6 @@ from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.objects import ObjectKey, get_uuid, ledger_uuid, named_uuids
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.names import TopicName
-from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.backoff import failure_level
 from afterglow.offload.drivers import offloader_at
@@ -140,6 +139,7 @@ class PendingDeletes:
         clock: Time of the records.
         instance: Id of the server, for the records.
         is_writing: Whether a task of this process may still write an object of a UUID.
+        ledger_list: Path of a topic's ledger list, which names its objects, by the managed-ledger name.
     """
 
     def __init__(
@@ -152,6 +152,7 @@ class PendingDeletes:
         clock: Clock,
         instance: str,
         is_writing: Callable[[str, UUID], bool],
+        ledger_list: Callable[[str], str],
     ) -> None:
         self._metadata = metadata
         self._paths = paths
@@ -160,6 +161,7 @@ class PendingDeletes:
         self._clock = clock
         self._instance = instance
         self._is_writing = is_writing
+        self._ledger_list = ledger_list
         self._cleared: dict[str, set[str]] = {}
         """Paths of intents that are kept though their objects are deleted, by topic; found again after a restart."""
         self._seen_s: dict[str, float] = {}
@@ -303,10 +305,10 @@ class PendingDeletes:
         return _DeleteResult.DONE
 
     def _is_deleted(self, name: str) -> bool:
-        return self._metadata.get(managed_ledger_path(name)) is None
+        return self._metadata.get(self._ledger_list(name)) is None
 
     def _named(self, name: str) -> set[UUID]:
-        found = self._metadata.get(managed_ledger_path(name))
+        found = self._metadata.get(self._ledger_list(name))
         return set() if found is None else named_uuids(parse_managed_ledger(found.value))
 
     def _delete(self, name: str, pending: PendingDelete) -> None:

@@ -23,6 +23,7 @@ from afterglow.errors import AfterglowError, OffloadInProgress, TopicMissing
 from afterglow.format.objects import named_uuids
 from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.metadata.paths import managed_ledger_path
 from afterglow.offload import planner
 from afterglow.offload.backoff import report_task_result
 from afterglow.offload.drivers import offloader_of
@@ -97,6 +98,7 @@ class OffloadService:
         segment_sizes: Sizes of blocks and parts under a policy; by default those of the policy.
         tasks_cut_blocks: Whether tasks cut the blocks of segments, since the hot log does not list the sizes of all
             entries.
+        ledger_list: Path of a topic's ledger list, by the managed-ledger name.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class OffloadService:
         new_uuid: Callable[[], UUID] = uuid4,
         segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
         tasks_cut_blocks: bool = False,
+        ledger_list: Callable[[str], str] = managed_ledger_path,
     ) -> None:
         self._policies = policies
         self._tiers = tiers
@@ -136,6 +139,7 @@ class OffloadService:
             clock=clock,
             instance=instance,
             is_writing=self._is_writing,
+            ledger_list=ledger_list,
         )
         self._environment = partial(
             OffloadEnvironment,
