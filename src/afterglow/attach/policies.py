@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import NamespaceName
 
 _TABLES: Final = frozenset({"policies", "topics"})
+_DELETION_LAG: Final = "managedLedgerOffloadDeletionLagInMillis"
+"""Time until hot copies are deleted: never, since only the cluster deletes its ledgers."""
+_NO_LAG: Final = Origin(OriginKind.DEFAULT, "the cluster deletes its ledgers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ def _policies(path: Path, pattern: str, table: str, given: object) -> TopicPolic
         found = offload_json.read_checked(given)
     except ConfigError as error:
         raise ConfigError(f"--policies {path}: [{table}]: {error}") from error
+    if _DELETION_LAG in found.values:
+        raise ConfigError(f"--policies {path}: [{table}] sets {_DELETION_LAG}; remove it: {_NO_LAG} by its retention")
     return TopicPolicies(pattern, found.values, Origin(OriginKind.FILE, f"{path.name} [{table}]"))
 
 
@@ -101,7 +106,8 @@ class AttachPolicies:
     """
 
     def __init__(self, config: BrokerConfig, file: PolicyFile) -> None:
-        self._config = config if file.common is None else config.overridden(file.common.values, file.common.origin)
+        config = config if file.common is None else config.overridden(file.common.values, file.common.origin)
+        self._config = config.overridden({_DELETION_LAG: None}, _NO_LAG)
         self._topics = file.topics
         self._lock = threading.Lock()
         self._cache: dict[str, BrokerConfig] = {}
