@@ -251,6 +251,10 @@ class MetadataUnavailable(MetadataError, ConnectionError):
     """The metadata store could not be reached; nothing was changed."""
 
 
+class MetadataInUse(MetadataError):
+    """Another process owns these records and runs; stop it first."""
+
+
 class ValueTooLarge(MetadataError, ValueError):
     """A value exceeds the store's ``max_value_bytes``."""
 

@@ -25,7 +25,9 @@ _MAX_ATTEMPTS: Final = 16
 """Changes with an unknown outcome in a row; each was followed by a read, so the store is faulty."""
 
 
-def take_ownership(store: MetadataStore, owners: str, owner_id: UUID) -> OwnedMetadataStore:
+def take_ownership(
+    store: MetadataStore, owners: str, owner_id: UUID, *, lease: str | None = None
+) -> OwnedMetadataStore:
     """Become the owner of all that is written under guards below ``owners``, and fence every earlier owner.
 
     To be called once it is certain that no other process should write: at the start of a server, which has locked its
@@ -38,16 +40,18 @@ def take_ownership(store: MetadataStore, owners: str, owner_id: UUID) -> OwnedMe
         store: The store; closed with the result.
         owners: Parent of the guards.
         owner_id: Names the guard; never used before.
+        lease: A node that must exist for both steps: it ends when another process may become the owner; None: it is
+            certain that no other process does.
 
     Raises:
-        Fenced: Another process took ownership at the same time.
+        Fenced: Another process took ownership at the same time, or the lease has ended.
         MetadataError: The store failed; earlier owners may be fenced.
     """
     guard = f"{owners}/{owner_id}"
-    _create(store, guard)
+    _create(store, guard, lease)
     for name in store.children(owners):
         if name != str(owner_id):
-            _delete(store, f"{owners}/{name}", guard)
+            _delete(store, f"{owners}/{name}", lease or guard)
     return OwnedMetadataStore(store, guard)
 
 
@@ -93,10 +97,10 @@ class OwnedMetadataStore:
         self._store.close()
 
 
-def _create(store: MetadataStore, path: str) -> None:
+def _create(store: MetadataStore, path: str, lease: str | None) -> None:
     for _ in range(_MAX_ATTEMPTS):
         try:
-            store.put(path, b"", MUST_NOT_EXIST)
+            store.put(path, b"", MUST_NOT_EXIST, guard=lease)
         except CommitUnknown:
             if store.get(path) is not None:  # its path is used by this process only
                 return

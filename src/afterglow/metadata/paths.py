@@ -74,6 +74,16 @@ class AfterglowPaths:
         """The node with the id of an attachment, which its objects carry; a server keeps its own in its home."""
         return f"{self.root}/instance"
 
+    @property
+    def lease(self) -> str:
+        """The node of the lease by which one process becomes the owner of all these paths."""
+        return f"{self.root}/lease"
+
+    @property
+    def cluster_instance(self) -> str:
+        """The node that identifies the cluster whose topics are attached, beside its name."""
+        return f"{self.root}/cluster-instance"
+
     def managed_ledger(self, ledger_name: str) -> str:
         """Return the path of the copy of a Pulsar cluster's ``ManagedLedgerInfo``; a server uses Pulsar's path."""
         return f"{self.root}/managed-ledgers/{ledger_name}"

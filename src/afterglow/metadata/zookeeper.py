@@ -185,6 +185,30 @@ class ZooKeeperMetadataStore:
             else:
                 return FIRST_VERSION
 
+    def create_ephemeral(self, path: str, value: bytes) -> str:
+        """Create a node that ends with the session of this store; returns its path, which ends with a number.
+
+        The numbers of nodes with one parent increase, also if their names differ. The session ends when the store is
+        closed, or has had no contact for the session timeout; the store then works in a new session, without the node.
+
+        Args:
+            path: The path before the number.
+            value: Its value.
+
+        Raises:
+            MetadataError: As from :meth:`put`.
+        """
+        check_put(path, value, MUST_NOT_EXIST, self._max_value_bytes, None)
+        node, deadline = self._node(path), self._deadline()
+        create = methodcaller("create", node, value, ephemeral=True, sequence=True)
+        while True:
+            try:
+                created = self._write("creation", path, None, create, deadline)
+            except NoNodeError:
+                self._create_parents(path, None, deadline)
+            else:
+                return str(created).removeprefix(self._chroot)
+
     def delete(self, path: str, expected_version: int, *, guard: str | None = None) -> None:
         """Remove the node; see the protocol."""
         check_delete(path, expected_version, guard)
@@ -252,8 +276,8 @@ class ZooKeeperMetadataStore:
 
     def _commit(
         self, what: str, path: str, guard: str | None, change: Callable[[TransactionRequest], None], deadline: float
-    ) -> None:
-        """Send a change in one transaction with the check of its guard.
+    ) -> Any:
+        """Send a change in one transaction with the check of its guard, and return its result.
 
         Raises:
             Fenced: The guard does not exist.
@@ -273,6 +297,7 @@ class ZooKeeperMetadataStore:
             raise (causes or errors)[0]
         if len(results) != len(transaction.operations):
             raise RuntimeError(f"{len(transaction.operations)} operations have {len(results)} results")
+        return results[-1]
 
     def _write(
         self,
@@ -281,11 +306,11 @@ class ZooKeeperMetadataStore:
         guard: str | None,
         change: Callable[[TransactionRequest], None],
         deadline: float,
-    ) -> None:
-        """Send a change once; the caller handles ``NoNodeError`` and ``NotEmptyError``."""
+    ) -> Any:
+        """Send a change once, and return its result; the caller handles ``NoNodeError`` and ``NotEmptyError``."""
         what = f"{name} of {path}"
         try:
-            self._commit(what, path, guard, change, deadline)
+            return self._commit(what, path, guard, change, deadline)
         except (NoNodeError, NotEmptyError):
             raise
         except (NodeExistsError, BadVersionError) as error:
