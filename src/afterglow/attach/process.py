@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from afterglow.attach.cluster import AttachedCluster, cluster_settings
 from afterglow.attach.cluster_checks import WhenBehind, check
+from afterglow.attach.cluster_instance import check_instance, read_instance, record_instance
 from afterglow.attach.cluster_settings import SettingsReader
 from afterglow.attach.follower import Follower
 from afterglow.attach.hot_ledgers import ClusterLedgers
@@ -27,7 +28,7 @@ from afterglow.hot.pulsar.subscription_hold import SubscriptionHolds
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.admin_client import AdminClient
-from afterglow.metadata.ownership import take_ownership
+from afterglow.metadata.lease import become_owner, open_lease
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.pulsar_cluster import PulsarCluster
 from afterglow.metadata.store import MUST_NOT_EXIST
@@ -40,13 +41,12 @@ from afterglow.storage.health import TierHealth, spawn_thread
 from afterglow.tier.locations import Tiers, own_tier, store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from afterglow.attach.policies import PolicyFile
     from afterglow.config import BrokerConfig
     from afterglow.errors import Fenced
     from afterglow.metadata.cluster_credentials import ClusterCredentials
-    from afterglow.metadata.names import TopicName
     from afterglow.metadata.store import MetadataStore
     from afterglow.tier.locations import TierLocation
 
@@ -92,13 +92,15 @@ class AttachOptions:
 class AttachProcess:
     """A running process. Created by :meth:`start`."""
 
-    def __init__(self, topics: AttachedTopics, offload: OffloadService, cluster: AttachedCluster) -> None:
+    def __init__(
+        self, topics: AttachedTopics, offload: OffloadService, cluster: AttachedCluster, ended: threading.Event
+    ) -> None:
         self.topics = topics
         self.offload = offload
         self.cluster = cluster
         self.fenced: Fenced | None = None
         """Set once another process has taken over."""
-        self.ended = threading.Event()
+        self.ended = ended
         """Set when the process should end."""
         self._stack = ExitStack()
 
@@ -109,20 +111,47 @@ class AttachProcess:
         self.stop()
 
     @classmethod
-    def start(cls, options: AttachOptions, config: BrokerConfig, policies: PolicyFile) -> Self:
+    def start(
+        cls,
+        options: AttachOptions,
+        config: BrokerConfig,
+        policies: PolicyFile,
+        *,
+        ended: threading.Event | None = None,
+        on_standby: Callable[[str], None] = lambda _holder: None,
+    ) -> Self | None:
         """Check everything, take ownership of the cluster's records, and begin to follow its topics.
 
         1. Read the cluster's settings and topics, and the tier. *Crash: nothing was changed.*
-        2. Take ownership below ``/afterglow/<cluster>/``. *Crash: an earlier process is fenced, and the next one takes
-           over.*
+        2. Wait for the lease, and take ownership below ``/afterglow/<cluster>/``. *Crash: an earlier process is fenced,
+           and the next one takes over.*
         3. Hold a subscription on each topic. *Crash: the subscriptions stay, and the next process holds them.*
 
+        Args:
+            options: The options.
+            config: The settings.
+            policies: The policy file.
+            ended: Set from outside when the process should end, also while it is a standby.
+            on_standby: Called with the description of the process that holds the lease, when the wait begins.
+
+        Returns:
+            The process; None if ``ended`` was set before it became the owner.
+
         Raises:
-            ConfigError: An option is not valid, the pattern matches no topic, or a risk is not accepted.
+            ConfigError: An option is not valid, the pattern matches no topic, or a risk is not accepted; or the records
+                belong to another cluster of the same name.
+            MetadataInUse: Another process uses the same SQLite file.
             StorageError: The tier cannot be used.
             MetadataError: A store cannot be reached.
             AccessDenied: The token is not accepted.
         """
+        ended = ended or threading.Event()
+        waited: list[str] = []
+
+        def wait_as_standby(holder: str) -> None:
+            waited.append(holder)
+            on_standby(holder)
+
         with ExitStack() as stack:
             admin = AdminClient(options.admin_url, options.credentials)
             settings = cluster_settings(admin, options.zookeeper, options.cluster)
@@ -131,14 +160,7 @@ class AttachProcess:
             cluster_metadata = PulsarCluster(cluster_store)
             _check_cluster(cluster_metadata, settings.name, settings.zookeeper, options.admin_url)
             cluster = AttachedCluster(settings, admin, cluster_metadata, _compiled(options.pattern))
-            found = cluster.topics()
-            if not found:
-                raise ConfigError(
-                    f"--topics {options.pattern!r} matches no topic of cluster {settings.name}; names look like "
-                    "public/default/orders"
-                )
-            _check_risks(admin, found, options)
-            service_url = _service_url(cluster_metadata, options.admin_url)
+            _check_topics(cluster, options)
             attach_policies = AttachPolicies(config, policies)
             tiers = Tiers(health=TierHealth(spawn=spawn_thread))
             location = own_tier(Path(), options.tier, config)
@@ -149,7 +171,18 @@ class AttachProcess:
             paths = AfterglowPaths(settings.name)
             opened = open_metadata(options.metadata, config)
             stack.callback(opened.close)
-            metadata = take_ownership(opened, paths.owners, uuid4())
+            instance = read_instance(cluster_store)
+            check_instance(opened, paths, instance, options.metadata)
+            lease = open_lease(options.metadata, opened, paths.lease)
+            stack.callback(lease.release)
+            metadata = become_owner(opened, lease, paths.owners, ended, wait_as_standby)
+            if metadata is None:
+                return None
+            if waited:  # for hours, perhaps
+                check_instance(metadata, paths, instance, options.metadata)
+                _check_topics(cluster, options)
+            record_instance(metadata, paths, instance)
+            service_url = _service_url(cluster_metadata, options.admin_url)
             clock = SystemClock()
             topics = AttachedTopics(
                 cluster=cluster,
@@ -166,6 +199,7 @@ class AttachProcess:
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stop_threads = partial(threads.shutdown, cancel_futures=True)
             stack.callback(run_with_timeout, _GRACE_S, "stopping threads of offload", stop_threads)
+            stack.callback(lease.release)  # before Spark, which takes seconds to end
             address = BookKeeperAddress(settings.zookeeper, limits=limits)
             offload = OffloadService(
                 metadata=metadata,
@@ -184,7 +218,8 @@ class AttachProcess:
             )
             offload.attach(topics)
             stack.callback(offload.close)
-            process = cls(topics, offload, cluster)
+            process = cls(topics, offload, cluster, ended)
+            lease.keep(metadata.guard, process._on_fenced)
             pulsar = PulsarAddress(service_url, options.credentials.token, options.credentials.ca_file)
             holds = SubscriptionHolds(pulsar, options.subscription)
             stack.callback(holds.close)
@@ -240,15 +275,21 @@ def _check_cluster(cluster: PulsarCluster, name: str, zookeeper: str, admin_url:
         )
 
 
-def _check_risks(admin: AdminClient, topics: Sequence[TopicName], options: AttachOptions) -> None:
-    """Find policies of the cluster that endanger entries which are not in the tier yet.
+def _check_topics(cluster: AttachedCluster, options: AttachOptions) -> None:
+    """Find topics, and policies of the cluster that endanger entries which are not in the tier yet.
 
     Raises:
-        ConfigError: There are some, and they are not accepted.
+        ConfigError: No topic matches, or there are such policies, and they are not accepted.
     """
+    topics = cluster.topics()
+    if not topics:
+        raise ConfigError(
+            f"--topics {options.pattern!r} matches no topic of cluster {cluster.settings.name}; names look like "
+            "public/default/orders"
+        )
     risks = [
         risk
-        for settings in SettingsReader(admin).read(topics)
+        for settings in SettingsReader(cluster.admin).read(topics)
         for risk in check(settings, options.subscription, when_behind=options.when_behind)
     ]
     if risks and not options.accept_risk:

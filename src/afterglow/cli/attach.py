@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,13 +95,24 @@ def attach(
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    with AttachProcess.start(options, config, PolicyFile() if policies is None else read_policy_file(policies)) as run:
+    ended = threading.Event()
 
-        def end(_number: int, _frame: FrameType | None) -> None:
-            run.ended.set()
+    def end(number: int, _frame: FrameType | None) -> None:
+        ended.set()
+        signal.signal(number, signal.SIG_DFL)  # a second signal does not wait
 
-        signal.signal(signal.SIGINT, end)
-        signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    started = AttachProcess.start(
+        options,
+        config,
+        PolicyFile() if policies is None else read_policy_file(policies),
+        ended=ended,
+        on_standby=lambda holder: typer.echo(f"standby: {holder} is attached; this process takes over when it ends"),
+    )
+    if started is None:
+        return DONE
+    with started as run:
         typer.echo(f"ready {run.cluster.settings.name}: {len(run.cluster.topics())} topics")
         run.ended.wait()
     if run.fenced is not None:
