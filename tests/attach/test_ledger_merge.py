@@ -14,6 +14,7 @@ from afterglow.attach.ledger_merge import (
     committed_end,
     lost_ranges,
     merge_ledgers,
+    remove_ledgers,
     tail_of,
 )
 from afterglow.format.objects import ledger_uuid, set_uuid
@@ -175,3 +176,22 @@ def test_ledgers_that_are_left_to_the_cluster_are_acknowledged_with_those_after_
     assert committed_end(own.ledgerInfo) == Position(3, 9)
     cover(own, 4, 9)
     assert committed_end(own.ledgerInfo) == Position(4, 9)
+
+
+def test_an_earlier_life_of_a_topic_stays_before_the_ledgers_of_the_later_one() -> None:
+    own = merged(ManagedLedgerInfo(), ledgers((3, 10), (5, None)))
+    own.terminatedPosition.ledgerId, own.terminatedPosition.entryId = 5, -1
+    cover(own, 3, 9)
+    merged(own, ledgers((8, 4), (9, None)))
+    assert ids(own) == [3, 8, 9]
+    assert own.ledgerInfo[0].offloadContext.bookkeeperDeleted
+    assert not own.HasField("terminatedPosition")
+
+
+def test_ledgers_that_were_removed_are_not_taken_again() -> None:
+    own = merged(ManagedLedgerInfo(), ledgers((0, 10), (3, 10), (5, None)))
+    remove_ledgers(own, [0])
+    remove_ledgers(own, [0])
+    assert ids(merged(own, ledgers((0, 10), (3, 10), (5, None)))) == [3, 5]
+    remove_ledgers(own, [3])
+    assert ids(merged(own, ledgers((3, 10), (5, 10), (6, None)))) == [5, 6]

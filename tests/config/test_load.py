@@ -204,7 +204,7 @@ def test_driver_properties_of_all_sources_are_joined() -> None:
         ("brokerServicPort", "brokerServicePort"),
         ("brokerserviceport", "brokerServicePort"),
         ("offloadBufferMaxByte", "offloadBufferMaxBytes"),
-        ("retentionTimeInMinutes", "defaultRetentionTimeInMinutes"),
+        ("defaultRetentionMinutes", "defaultRetentionTimeInMinutes"),
         ("streamingOffload", "streamingOffloadEnabled"),
         ("maxSizePerOffloadSegmentBytes", "maxSizePerOffloadSegmentMbytes"),
         ("s3Bucket", "s3ManagedLedgerOffloadBucket"),

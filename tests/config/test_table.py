@@ -41,6 +41,7 @@ def test_a_setting_names_its_key_only_if_it_cannot_be_derived() -> None:
         "journalMaxSizeMB",
         "managedLedgerCacheSizeMB",
         "maxMessagePublishBufferSizeInMB",
+        "tierRetentionSizeInMB",
     }
 
 

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Final
 from afterglow.format.objects import ledger_uuid
 from afterglow.format.position import LedgerRange, Position
 from afterglow.ledger.ledger_list import covered_entries
-from afterglow.ledger.properties import get_text, set_text
+from afterglow.ledger.properties import get_number, get_text, raise_number, set_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 LEFT_TO_CLUSTER: Final = "afterglow.left-to-cluster"
 """Property of a ledger that the cluster itself offloads."""
+
+REMOVED_THROUGH: Final = "afterglow.removed-through"
+"""Property of our copy: ledgers with ids up to this one were removed from it, and are not taken again."""
 
 LOST: Final = "afterglow.lost"
 """Property of a ledger of which the cluster has trimmed entries that are in no segment: their range, inclusive."""
@@ -43,8 +46,11 @@ def merge_ledgers(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> None:
         cluster: The cluster's list.
     """
     known = {ledger.ledgerId: ledger for ledger in own.ledgerInfo}
+    removed = get_number(own, REMOVED_THROUGH)
     for given in cluster.ledgerInfo:
         ledger = known.get(given.ledgerId)
+        if ledger is None and removed is not None and given.ledgerId <= removed:
+            continue  # the cluster's list was read before it was trimmed, or from a server that lags behind
         if ledger is None:
             ledger = own.ledgerInfo.add(ledgerId=given.ledgerId)
         if given.HasField("entries") and not ledger.HasField("entries"):
@@ -63,6 +69,19 @@ def merge_ledgers(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> None:
         own.ledgerInfo.extend(copies)
     if cluster.HasField("terminatedPosition"):
         own.terminatedPosition.CopyFrom(cluster.terminatedPosition)
+    else:
+        own.ClearField("terminatedPosition")  # of an earlier life of the topic
+
+
+def remove_ledgers(own: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
+    """Remove ledgers that the cluster has trimmed from our copy; an edit that is idempotent."""
+    kept = [ledger for ledger in own.ledgerInfo if ledger.ledgerId not in ledger_ids]
+    if len(kept) == len(own.ledgerInfo):
+        return
+    raise_number(own, REMOVED_THROUGH, max(ledger_ids))
+    copies = [type(ledger).FromString(ledger.SerializeToString()) for ledger in kept]
+    del own.ledgerInfo[:]
+    own.ledgerInfo.extend(copies)
 
 
 def _keep_trimmed(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:

@@ -20,8 +20,9 @@ from afterglow.attach.cluster_settings import SettingsReader
 from afterglow.attach.follower import Follower
 from afterglow.attach.hot_ledgers import ClusterLedgers
 from afterglow.attach.policies import AttachPolicies
+from afterglow.attach.tier_retention import TierRetention
 from afterglow.attach.topics import AttachedTopics
-from afterglow.errors import AfterglowError, CommitUnknown, ConfigError, VersionConflict
+from afterglow.errors import AfterglowError, CommitUnknown, ConfigError, Fenced, VersionConflict
 from afterglow.hot.bookkeeper import BookKeeperAddress, BookKeeperClient, BookKeeperCluster, ReadLimits
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.subscription_hold import SubscriptionHolds
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from afterglow.attach.policies import PolicyFile
     from afterglow.config import BrokerConfig
-    from afterglow.errors import Fenced
     from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.store import MetadataStore
     from afterglow.tier.locations import TierLocation
@@ -227,11 +227,14 @@ class AttachProcess:
             stack.callback(follower.close)
             offload.start()
             follower.start()
-            ticker = threading.Thread(
-                target=process._tick, args=(config.offload_tick_interval_millis / 1000,), name="attach-tick"
-            )
-            ticker.start()
-            stack.callback(ticker.join)
+            retention = TierRetention(topics=topics, hooks=offload, policies=attach_policies, clock=clock)
+            for interval_s, what, work in (
+                (config.offload_tick_interval_millis / 1000, "offload", offload.tick),
+                (config.retention_check_interval_in_seconds, "tier retention", retention.check),
+            ):
+                thread = threading.Thread(target=process._repeat, args=(interval_s, what, work), name=f"attach {what}")
+                thread.start()
+                stack.callback(thread.join)
             stack.callback(process.ended.set)
             process._stack = stack.pop_all()
             return process
@@ -242,12 +245,14 @@ class AttachProcess:
         self.ended.set()
         self._stack.close()
 
-    def _tick(self, interval_s: float) -> None:
+    def _repeat(self, interval_s: float, what: str, work: Callable[[], None]) -> None:
         while not self.ended.wait(interval_s):
             try:
-                self.offload.tick()
+                work()
+            except Fenced as error:
+                self._on_fenced(error)
             except AfterglowError as error:
-                _log.warning("offload failed, will retry: %s", error)
+                _log.warning("%s failed, will retry: %s", what, error)
 
     def _on_fenced(self, error: Fenced) -> None:
         self.fenced = self.fenced or error

@@ -10,8 +10,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from afterglow.attach.ledger_merge import committed_end, lost_ranges, merge_ledgers, tail_of
-from afterglow.errors import NotSupported
+from afterglow.attach.ledger_merge import committed_end, lost_ranges, merge_ledgers, remove_ledgers, tail_of
 from afterglow.ledger.managed_ledger_state import ManagedLedgerState
 from afterglow.ledger.reader import StoredEntry
 from afterglow.metadata.names import TopicName
@@ -42,7 +41,7 @@ class AttachedTopic:
         self.name = name
         self.topic = TopicName.from_managed_ledger_name(name)
         self.reader = _Reader(hot, self)
-        self.trimmer = _Trimmer()
+        self.trimmer = _Trimmer(self)
         self.lost: tuple[LedgerRange, ...] = ()
         """Entries that the cluster has trimmed before they were in the tier, since this process began."""
         self._metadata = metadata
@@ -185,7 +184,10 @@ class _Reader:
 
 
 class _Trimmer:
-    """Refuses to delete: the hot log is the cluster's."""
+    """Deletes no hot copy, since these are the cluster's. Ledgers that it has trimmed may leave our list."""
+
+    def __init__(self, topic: AttachedTopic) -> None:
+        self._topic = topic
 
     def free(self, ledger_ids: Collection[int]) -> tuple[int, ...]:
         """Delete nothing."""
@@ -193,13 +195,16 @@ class _Trimmer:
         return ()
 
     def discard(self, ledger_ids: Collection[int], edit: Edit) -> None:
-        """Refuse.
+        """Remove ledgers from our copy, together with another edit, in one compare-and-set.
 
         Raises:
-            NotSupported: Always.
+            Fenced: Another process owns our copy.
+            MetadataError: The store failed.
+            AfterglowError: The edit raised it; nothing was changed.
         """
-        del edit
-        raise NotSupported(
-            f"ledgers {sorted(ledger_ids)} are gone from the cluster, so that their only copy is in segments: they "
-            "cannot be removed"
-        )
+
+        def both(info: ManagedLedgerInfo) -> None:
+            edit(info)
+            remove_ledgers(info, ledger_ids)
+
+        self._topic.update(both)

@@ -6,18 +6,22 @@ import threading
 from typing import TYPE_CHECKING
 
 from afterglow.attach.topic import AttachedTopic
-from afterglow.errors import TopicMissing
+from afterglow.errors import TopicClosed, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
 from afterglow.ledger.topic_metadata import TopicMetadata
 from afterglow.metadata.names import TopicName
+from afterglow.offload.pending_deletes import names_below
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from afterglow.attach.cluster import AttachedCluster
     from afterglow.attach.hot_ledgers import ClusterLedgers
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.environment import Clock
+    from afterglow.ledger.topic_metadata import Edit
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
 
@@ -86,6 +90,44 @@ class AttachedTopics:
             with self._lock:
                 self._open[name] = topic
             return topic
+
+    def recorded(self) -> Iterator[str]:
+        """Managed-ledger names of all topics that were ever attached and have records left.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return names_below(self._metadata, self._paths.managed_ledgers)
+
+    def is_deleted(self, name: str) -> bool:
+        """Whether the cluster has deleted a topic, and this process does not follow it any more.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return self.opened(name) is None and self._cluster.ledgers(TopicName.from_managed_ledger_name(name)) is None
+
+    def update_deleted(self, name: str, edit: Edit) -> None:
+        """Change our copy of a topic that the cluster has deleted; a copy without ledgers is removed.
+
+        1. Take ownership of the copy. *Crash: nothing was changed.*
+        2. Commit the edit. *Crash: the edit is applied entirely or not at all.*
+        3. Remove the copy, if no ledger is left in it. *Crash: the next call does it.*
+
+        Raises:
+            TopicMissing: No copy exists.
+            TopicClosed: The topic is followed again: the cluster has created it anew.
+            MetadataError: The store failed.
+        """
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        with opening:
+            if not self.is_deleted(name):
+                raise TopicClosed(f"{name} was created anew; it is followed again")
+            metadata = TopicMetadata(self._metadata, self._paths.managed_ledger(name), self._config, self._clock)
+            metadata.open(create=False)
+            if not metadata.update(edit).info.ledgerInfo:
+                metadata.remove()
 
     def opened(self, name: str) -> AttachedTopic | None:
         """The topic if it is attached by this process, else None."""

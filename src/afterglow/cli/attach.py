@@ -48,6 +48,14 @@ def attach(
             help="Bytes per second that each Spark worker reads from bookies.",
         ),
     ] = "100M",
+    tier_retention_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Keep data in the tier for this long, such as 90d. Default: for ever."),
+    ] = None,
+    tier_retention_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep this much of each topic in the tier, such as 500G. Default: all."),
+    ] = None,
     when_behind: Annotated[
         str, typer.Option(help="hold, or release: give up the hold before a backlog quota blocks producers.")
     ] = "hold",
@@ -77,6 +85,8 @@ def attach(
     if when_behind not in set(WhenBehind):
         raise ConfigError(f"--when-behind {when_behind!r} is unknown; use {' or '.join(WhenBehind)}")
     overrides = {"streamingOffloadEnabled": "true"} | ({} if master is None else {"sparkMaster": master})
+    retention = {"tierRetentionTimeInMinutes": tier_retention_time, "tierRetentionSizeInMB": tier_retention_size}
+    overrides |= {key: value for key, value in retention.items() if value is not None}
     overrides |= dict(settings or ())
     config = load_conf(conf, environ=os.environ, overrides=overrides)
     options = AttachOptions(

@@ -152,6 +152,17 @@ class StreamingSettings:
         doc="Minimum size in bytes of an upload part, which holds whole blocks; larger for segments that would exceed "
         "1,000 parts. Object stores require at least 5 MiB.",
     )
+    tier_retention_time_in_minutes: int = setting(
+        duration(MINUTE_MS, minimum=-1), default=-1, scope=Scope.TOPIC,
+        doc="For `afterglow attach`: minutes from the closing of a ledger for which the tier keeps it, also after the "
+        "cluster has trimmed it. 0: no longer than the cluster, -1: unlimited. Topics of `afterglow serve` have one "
+        "retention for both copies.",
+    )
+    tier_retention_size_in_mb: int = setting(
+        size(MIB, minimum=-1), default=-1, key="tierRetentionSizeInMB", scope=Scope.TOPIC,
+        doc="For `afterglow attach`: size in MiB of the newest ledgers of a topic that the tier keeps, including those "
+        "that the cluster still has. 0: only these, -1: unlimited.",
+    )
     offload_buffer_max_bytes: int = setting(
         size(), default=256 * MIB,
         doc="Memory in bytes for entries that wait for upload, for all topics together; for offload tasks that read "

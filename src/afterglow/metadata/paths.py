@@ -84,9 +84,14 @@ class AfterglowPaths:
         """The node that identifies the cluster whose topics are attached, beside its name."""
         return f"{self.root}/cluster-instance"
 
+    @property
+    def managed_ledgers(self) -> str:
+        """The common parent of the copies of a Pulsar cluster's ``ManagedLedgerInfo``."""
+        return f"{self.root}/managed-ledgers"
+
     def managed_ledger(self, ledger_name: str) -> str:
         """Return the path of the copy of a Pulsar cluster's ``ManagedLedgerInfo``; a server uses Pulsar's path."""
-        return f"{self.root}/managed-ledgers/{ledger_name}"
+        return f"{self.managed_ledgers}/{ledger_name}"
 
     def segments(self, ledger_name: str) -> str:
         """Return the node whose children are the topic's segments, by UUID."""

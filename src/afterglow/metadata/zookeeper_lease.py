@@ -65,7 +65,7 @@ class ZooKeeperLease:
         """Wait until the node of this process is the first one; returns whether it is."""
         changed = threading.Event()
         watch: Watch | None = None
-        is_waiting, told = False, ""
+        is_waiting, shown = False, ""
         try:
             while not stop.is_set():
                 changed.clear()
@@ -74,9 +74,9 @@ class ZooKeeperLease:
                     first = self._first()
                     if first == self._node:
                         return True
-                    if first != told and (holder := self.holder()) is not None:
+                    if first != shown and (holder := self.holder()) is not None:
                         on_standby(holder)
-                        told = first
+                        shown = first
                     is_waiting = True
                 except (MetadataUnavailable, CommitUnknown) as error:
                     if not is_waiting:

@@ -204,9 +204,10 @@ class PendingDeletes:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        yield from self._topics_below("deletes")
+        yield from names_below(self._metadata, f"{self._paths.root}/deletes")
         for kind in ("uploads", "segments"):
-            yield from (name for name in self._topics_below(kind) if self._is_deleted(name))
+            below = names_below(self._metadata, f"{self._paths.root}/{kind}")
+            yield from (name for name in below if self._is_deleted(name))
 
     def uploading(self) -> Iterator[str]:
         """Managed-ledger names of all existing topics with an upload record.
@@ -214,21 +215,9 @@ class PendingDeletes:
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        for name in self._topics_below("uploads"):
+        for name in names_below(self._metadata, f"{self._paths.root}/uploads"):
             if self._metadata.children(self._paths.uploads(name)) and not self._is_deleted(name):
                 yield name
-
-    def _topics_below(self, kind: str) -> Iterator[str]:
-        """Managed-ledger names of all topics with records of a kind, or with an empty node that a crash has left."""
-        root = f"{self._paths.root}/{kind}"
-        waiting = [root]
-        while waiting:
-            path = waiting.pop()
-            children = self._metadata.children(path)
-            name = path.removeprefix(f"{root}/")
-            if any(map(_is_uuid, children)) or (not children and _is_topic(name)):
-                yield name
-            waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
     def carry_out(self, name: str) -> DeleteCounts:
         """Steps 3 to 6 for every intent of a topic.
@@ -351,6 +340,22 @@ def _parse(path: str, value: bytes) -> PendingDelete:
     if record.location.key != pending.key:
         raise InvalidName(f"{path} names the key {record.location.key!r}, which is not that of UUID {uuid}")
     return pending
+
+
+def names_below(metadata: MetadataStore, root: str) -> Iterator[str]:
+    """Managed-ledger names of all topics with records below a node, or with an empty node that a crash has left.
+
+    Raises:
+        MetadataUnavailable: The store cannot be reached.
+    """
+    waiting = [root]
+    while waiting:
+        path = waiting.pop()
+        children = metadata.children(path)
+        name = path.removeprefix(f"{root}/")
+        if any(map(_is_uuid, children)) or (not children and _is_topic(name)):
+            yield name
+        waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
 
 def _is_uuid(text: str) -> bool:
