@@ -29,6 +29,7 @@ from afterglow.attach.cluster_settings import (
 )
 from afterglow.errors import AccessDenied, CorruptMetadata
 from afterglow.metadata.names import TopicName
+from afterglow.offload.planner import is_system_topic
 
 if TYPE_CHECKING:
     from afterglow.metadata.names import NamespaceName
@@ -307,7 +308,8 @@ def test_the_hold_is_given_up_at_seventy_percent_of_a_size_quota(quotas: Any, ex
     [
         ("persistent://public/default/t", None),
         ("persistent://public/default/t-partition-3", None),
-        ("persistent://public/default/__mine", None),
+        ("persistent://public/default/mine__", None),
+        ("persistent://public/__kafka/__consumer_offsets-partition-0", "names that begin with __"),
         ("non-persistent://public/default/t", "non-persistent"),
         ("persistent://public/default/__change_events", "__change_events"),
         ("persistent://public/default/__change_events-partition-0", "__change_events"),
@@ -327,6 +329,8 @@ def test_topics_of_the_system_are_left_out_by_a_named_rule(topic: str, rule: str
     assert is_attachable(name) == (found is None) == (rule is None)
     if rule is not None:
         assert rule in str(found)
+    else:
+        assert not is_system_topic(name), "it would be held, and never streamed"
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ def exclusion_rule(topic: TopicName) -> str | None:
         return "…__transaction_pending_ack is a log of transactions"
     if name.startswith("__transaction_log_"):
         return "__transaction_log_… is a log of transactions"
+    if name.startswith("__"):
+        return "names that begin with __ are those of system topics, which are not offloaded"
     return None
 
 
