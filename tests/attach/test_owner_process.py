@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import pulsar
 import pytest
 from kazoo.client import KazooClient
+from tests.support.attach_process import LIMIT_S, PATHS, SESSION_S, Attach, is_streamed, opened, produce, wait_until
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.zookeeper_proxy import ZooKeeperProxy
 
-from afterglow.attach.ledger_merge import committed_end
 from afterglow.errors import MissingDependency
-from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.metadata.address import open_metadata
-from afterglow.metadata.names import TopicName
-from afterglow.metadata.paths import AfterglowPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.metadata.store import MetadataStore
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
-LIMIT_S: Final = 240.0
-SESSION_S: Final = 4
-PATHS: Final = AfterglowPaths("lab")
 SETTINGS: Final = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
@@ -46,15 +34,6 @@ SETTINGS: Final = {
     "retentionCheckIntervalInSeconds": "5",
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
-
-
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
-    """Wait for a condition; returns the seconds that it took."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() < begin + limit_s, what
-        time.sleep(0.1)
-    return time.monotonic() - begin
 
 
 @pytest.fixture(scope="module")
@@ -77,93 +56,6 @@ def stock(cluster: PulsarCluster) -> Iterator[Any]:
 def proxy(cluster: PulsarCluster) -> Iterator[ZooKeeperProxy]:
     with ZooKeeperProxy(cluster.zookeeper.hosts) as proxy:
         yield proxy
-
-
-class Attach:
-    """A process of ``afterglow attach``.
-
-    Args:
-        cluster: Whose topics it attaches.
-        metadata: Its metadata.
-        tier: Directory of its tier.
-        topics: Their pattern.
-        options: Further arguments.
-        zookeeper: Where it finds the cluster's ZooKeeper.
-    """
-
-    def __init__(
-        self,
-        cluster: PulsarCluster,
-        metadata: str,
-        tier: Path,
-        topics: str,
-        *options: str,
-        zookeeper: str | None = None,
-    ) -> None:
-        tier.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "afterglow", "attach", f"http://127.0.0.1:{cluster._web_port}"]
-        command += ["--topics", topics, "--tier", f"file://{tier}", "--metadata", metadata, "--master", "local[1]"]
-        command += ["--zookeeper", f"zk://{zookeeper or cluster.zookeeper.hosts}"]
-        for setting in (
-            "maxOffloadSegmentRolloverTimeInSeconds=2",
-            f"metadataStoreSessionTimeoutMillis={1000 * SESSION_S}",
-        ):
-            command += ["--set", setting]
-        self.log = tier.parent / f"attach{time.monotonic_ns()}.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def expect(self, prefix: str, limit_s: float = LIMIT_S) -> str:
-        """Wait for the next line that it prints, which must begin with ``prefix``."""
-        line = self._lines.get(timeout=limit_s)
-        assert line.startswith(prefix), f"{line!r}\n{self.log.read_text()[-3000:]}"
-        return line
-
-    def end(self) -> int:
-        """Ask it to end; returns its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(LIMIT_S)
-
-    def close(self) -> None:
-        """End it in any case."""
-        self.process.kill()
-        self.process.wait()
-
-
-def produce(stock: Any, topic: str, count: int, prefix: str = "m") -> None:
-    producer = stock.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    for number in range(count):
-        producer.send_async(f"{prefix}{number}".encode(), lambda *_: None)
-    producer.flush()
-    producer.close()
-
-
-def last_entry(cluster: PulsarCluster, topic: str) -> str:
-    return str(cluster.admin("GET", f"persistent/{topic}/internalStats")["lastConfirmedEntry"])
-
-
-def is_streamed(cluster: PulsarCluster, metadata: MetadataStore, topic: str) -> bool:
-    """Whether every entry of a topic is in committed segments."""
-    name = TopicName.parse(f"persistent://{topic}").managed_ledger_name
-    found = metadata.get(PATHS.managed_ledger(name))
-    if found is None:
-        return False
-    end = committed_end(parse_managed_ledger(found.value).ledgerInfo)
-    return end is not None and f"{end.ledger_id}:{end.entry_id}" == last_entry(cluster, topic)
-
-
-@contextmanager
-def opened(address: str) -> Iterator[MetadataStore]:
-    with closing(open_metadata(address)) as store:
-        yield store
 
 
 def live(cluster: PulsarCluster, stock: Any, metadata: str, topic: str, *, tier: Path, proxy: ZooKeeperProxy) -> None:
@@ -272,15 +164,15 @@ def test_records_of_another_cluster_are_refused_before_anything_changes(
         assert attach.end() == 0
     zookeeper = KazooClient(cluster.zookeeper.hosts)
     zookeeper.start()
+    instance, _ = zookeeper.get("/ledgers/INSTANCEID")
     try:
-        instance, _ = zookeeper.get("/ledgers/INSTANCEID")
         zookeeper.set("/ledgers/INSTANCEID", b"of another cluster")
         before = (tmp_path / "meta.db").read_bytes()
         with closing(Attach(cluster, metadata, tmp_path / "tier", topic)) as attach:
-            assert attach.process.wait(LIMIT_S) == 1
+            assert attach.process.wait(LIMIT_S) == 2
             assert "records of another cluster of the name lab" in attach.log.read_text()
         assert (tmp_path / "meta.db").read_bytes() == before
-        zookeeper.set("/ledgers/INSTANCEID", instance)
     finally:
+        zookeeper.set("/ledgers/INSTANCEID", instance)
         zookeeper.stop()
         zookeeper.close()
