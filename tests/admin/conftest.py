@@ -173,7 +173,7 @@ class Admin:
 
     def __init__(
         self,
-        server: ServerHandle,
+        server: ServerHandle[BrokerService],
         metadata: MemoryMetadataStore,
         loop: asyncio.AbstractEventLoop,
         offloading: Offloading | None,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from afterglow.pipeline.metrics.broker import BrokerMetrics
+from afterglow.pipeline.metrics.collector import own_figures
 from afterglow.pipeline.metrics.overview import Overview
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ def test_a_snapshot_is_cached_briefly_and_rates_are_measured_since(shared: Admin
     shared.call("PUT", "persistent/public/default/measured")
     shared.get("persistent/public/default/measured/stats")
     clock = [0.0]
-    overview = Overview(shared.server, lambda: clock[0])
+    overview = Overview(shared.server, partial(own_figures, BrokerMetrics(shared.server)), lambda: clock[0])
     first = shared.run(overview.snapshot())
     clock[0] = 0.9
     assert shared.run(overview.snapshot()) is first

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from afterglow.broker.auth import Authenticator
     from afterglow.broker.authorization import RoleRights
-    from afterglow.broker.service import BrokerService
     from afterglow.config import BrokerConfig
     from afterglow.metadata.names import TopicName
+    from afterglow.pipeline.server_handle import TopicService
 
 
 class Access(Enum):
@@ -88,10 +87,10 @@ _ON_TOPIC: Final[dict[Access, tuple[Callable[[RoleRights, TopicName, str | None]
 class AccessControl:
     """Authenticates the caller of each request, and refuses calls that its role may not make."""
 
-    def __init__(self, service: BrokerService, authenticator: Authenticator) -> None:
+    def __init__(self, service: TopicService) -> None:
         self._service = service
         self._authorizer = service.authorizer
-        self._authenticator = authenticator
+        self._authenticator = service.authenticator
         self._browsers = _BrowserCheck(service.config)
 
     async def check(self, request: Request, access: Access) -> bool:

@@ -16,6 +16,7 @@ from afterglow.admin import (
     cluster_routes,
     console,
     console_routes,
+    listing_routes,
     message_routes,
     metrics_routes,
     namespace_routes,
@@ -31,11 +32,12 @@ from afterglow.admin import (
     verify_routes,
 )
 from afterglow.admin.access import Access, AccessControl
-from afterglow.admin.call import Call
+from afterglow.admin.call import BrokerCall
 from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.admin.resource import failure, json_response
 from afterglow.broker.service import url_host
-from afterglow.pipeline.metrics.collector import MetricsCollector
+from afterglow.pipeline.metrics.broker import BrokerMetrics
+from afterglow.pipeline.metrics.collector import own_figures
 from afterglow.pipeline.metrics.overview import Overview
 
 if TYPE_CHECKING:
@@ -46,17 +48,21 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from afterglow.broker.service import BrokerService
     from afterglow.pipeline.server_handle import ServerHandle
 
 ALL_RESOURCES = (
     cluster_routes.CLUSTERS,
     cluster_routes.PROBES,
+    listing_routes.TENANTS,
+    listing_routes.NAMESPACES,
     namespace_routes.TENANTS,
     namespace_routes.NAMESPACES,
     permission_routes.NAMESPACES,
     permission_routes.TOPICS,
+    listing_routes.TOPICS,
+    listing_routes.NON_PERSISTENT,
     topic_routes.PERSISTENT,
-    topic_routes.NON_PERSISTENT,
     topic_routes.LOOKUP,
     stats_routes.RESOURCES,
     console_routes.TOPIC_LOG,
@@ -73,7 +79,8 @@ ALL_RESOURCES = (
     verify_routes.RESOURCES,
     console.RESOURCES,
     not_served.RESOURCES,  # after the others: its patterns also match names in their paths
-    cluster_routes.BROKERS,  # after the table: /brokers/{cluster} would match some of its paths
+    cluster_routes.PROCESS,  # after the table: /brokers/{cluster} would match some of its paths
+    cluster_routes.BROKERS,
 )
 """All resources, in the order in which paths are matched."""
 
@@ -81,7 +88,9 @@ _SEARCHES: Final = 4
 """Calls that search a tier at a time. The other threads of the tier pool are for consumers."""
 
 
-async def start_admin(server: ServerHandle, tls: ssl.SSLContext | None) -> tuple[str, Callable[[], Awaitable[None]]]:
+async def start_admin(
+    server: ServerHandle[BrokerService], tls: ssl.SSLContext | None
+) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API on the plain port, the TLS port, or both.
 
     Args:
@@ -112,16 +121,17 @@ async def start_admin(server: ServerHandle, tls: ssl.SSLContext | None) -> tuple
     raise AssertionError("unreachable: the block returns or raises")
 
 
-def admin_app(server: ServerHandle) -> Starlette:
+def admin_app(server: ServerHandle[BrokerService]) -> Starlette:
     """The admin API of a server, to be served in the broker's own event loop."""
     service = server.service
-    control = AccessControl(service, service.authenticator)
-    make = partial(Call, server, asyncio.Semaphore(_SEARCHES))
+    control = AccessControl(service)
+    make = partial(BrokerCall, server, asyncio.Semaphore(_SEARCHES))
+    metrics = BrokerMetrics(server)
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
-            *console_routes.overview_resources(Overview(server)).routes(control, make),
-            *metrics_routes.resources(MetricsCollector(server), scraping).routes(control, make),
+            *console_routes.overview_resources(Overview(server, partial(own_figures, metrics))).routes(control, make),
+            *metrics_routes.resources(metrics, scraping).routes(control, make),
             *(route for resources in ALL_RESOURCES for route in resources.routes(control, make)),
         ],
         middleware=[Middleware(_EncodedPaths)],

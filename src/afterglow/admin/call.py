@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from afterglow.broker.service import BrokerService
+    from afterglow.catalog.catalog import Catalog
     from afterglow.metadata.names import TopicName
     from afterglow.offload.service import OffloadService
-    from afterglow.pipeline.server_handle import ServerHandle
+    from afterglow.pipeline.server_handle import ServerHandle, TopicCatalog, TopicService
 
     Json: TypeAlias = dict[str, Any]
 
@@ -32,23 +34,14 @@ _FLAGS: Final = {"true": True, "false": False}
 
 
 class Call:
-    """One call: the server, and the request."""
+    """One call: the server, of a broker or of another process with topics, and the request."""
 
-    def __init__(
-        self,
-        server: ServerHandle,
-        searches: asyncio.Semaphore,
-        request: Request,
-        *,
-        is_super_user: bool = False,
-    ) -> None:
+    def __init__(self, server: ServerHandle[TopicService], request: Request) -> None:
         self.server = server
-        self.service = server.service
-        self.catalog = server.service.catalog
+        self.service: TopicService = server.service
+        self.catalog: TopicCatalog = server.service.catalog
         self.blocking = server.service.blocking
-        self._searches = searches
         self._request = request
-        self._allowed = None if is_super_user else server.service.allowed_tiers
 
     @property
     def offload(self) -> OffloadService:
@@ -66,13 +59,6 @@ class Call:
         """Whether this broker offloads."""
         return self.server.offload is not None
 
-    async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a search that may read a tier, in the tier pool. The number of concurrent searches is limited."""
-        async with self._searches:
-            return await self.service.run_in_tier_pool(work, *args, **kwargs)
-
-    # --- policies ---
-
     async def namespace_policies(self) -> Json:
         """Stored policies of the namespace in the path.
 
@@ -80,18 +66,6 @@ class Call:
             NotFound: The namespace does not exist.
         """
         return await self.blocking(self.catalog.policies, self.namespace)
-
-    def check_new_policies(self, policies: Json) -> tuple[str, ...]:
-        """Check policies with which the caller creates a namespace; see :meth:`PolicyChanges.check_new`."""
-        return self.service.policy_changes.check_new(self.namespace, policies, self._allowed)
-
-    async def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
-        """Change a namespace's policies with the caller's rights; see :meth:`BrokerService.update_policies`."""
-        await self.service.update_policies(namespace, change, self._allowed)
-
-    async def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
-        """Change a topic's policies with the caller's rights; see :meth:`BrokerService.update_topic_policies`."""
-        await self.service.update_topic_policies(topic, change, self._allowed)
 
     # --- the path ---
 
@@ -209,3 +183,46 @@ class Call:
         host, port = self._request.scope.get("server") or (config.bind_address, config.web_service_port)
         name = config.advertised_address or host
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+class BrokerCall(Call):
+    """One call of the admin API of a broker.
+
+    Args:
+        server: The server.
+        searches: Limits the number of concurrent searches.
+        request: The request.
+        is_super_user: Whether the caller is a superuser.
+    """
+
+    service: BrokerService
+    catalog: Catalog
+
+    def __init__(
+        self,
+        server: ServerHandle[BrokerService],
+        searches: asyncio.Semaphore,
+        request: Request,
+        *,
+        is_super_user: bool = False,
+    ) -> None:
+        super().__init__(server, request)
+        self._searches = searches
+        self._allowed = None if is_super_user else server.service.allowed_tiers
+
+    async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a search that may read a tier, in the tier pool. The number of concurrent searches is limited."""
+        async with self._searches:
+            return await self.service.run_in_tier_pool(work, *args, **kwargs)
+
+    def check_new_policies(self, policies: Json) -> tuple[str, ...]:
+        """Check policies with which the caller creates a namespace; see :meth:`PolicyChanges.check_new`."""
+        return self.service.policy_changes.check_new(self.namespace, policies, self._allowed)
+
+    async def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
+        """Change a namespace's policies with the caller's rights; see :meth:`BrokerService.update_policies`."""
+        await self.service.update_policies(namespace, change, self._allowed)
+
+    async def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
+        """Change a topic's policies with the caller's rights; see :meth:`BrokerService.update_topic_policies`."""
+        await self.service.update_topic_policies(topic, change, self._allowed)

@@ -12,18 +12,19 @@ from starlette.responses import PlainTextResponse, Response
 from afterglow.admin import values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, not_found, precondition_failed
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import Resources, SharedResources
 from afterglow.broker.replies import PULSAR_VERSION
 from afterglow.policy.offload_json import MASK
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall, Call
 
     Json = dict[str, Any]
 
 CLUSTERS = Resources("/admin/v2/clusters")
 BROKERS = Resources("/admin/v2/brokers")
-PROBES = Resources("")
+PROCESS = SharedResources("/admin/v2/brokers")
+PROBES = SharedResources("")
 
 _HEALTH_S: Final = 10.0
 """Time limit of the metadata store's answer; a broker whose store is slower is not healthy."""
@@ -72,13 +73,13 @@ _UNSERVED: Final = ("peerClusterNames", "migrated", "migratedClusterUrl")
 
 
 @CLUSTERS.on("GET", "", Access.KNOWN)
-async def list_clusters(call: Call) -> list[str]:
+async def list_clusters(call: BrokerCall) -> list[str]:
     """Names of all clusters."""
     return await call.blocking(call.catalog.clusters.names)
 
 
 @CLUSTERS.on("GET", "/{cluster}", Access.READ_SERVER)
-async def get_cluster(call: Call) -> Json:
+async def get_cluster(call: BrokerCall) -> Json:
     """Addresses of a cluster."""
     name = call.segment("cluster")
     shown = {**_DEFAULTS, **await call.blocking(call.catalog.clusters.get, name)}
@@ -93,7 +94,7 @@ async def get_cluster(call: Call) -> Json:
 
 
 @CLUSTERS.on("PUT", "/{cluster}", Access.SUPER_USER)
-async def create_cluster(call: Call) -> Response:
+async def create_cluster(call: BrokerCall) -> Response:
     """Add the record of another cluster."""
     name, data = call.segment("cluster"), _data(await call.body())
     if name == call.service.config.cluster_name:
@@ -103,7 +104,7 @@ async def create_cluster(call: Call) -> Response:
 
 
 @CLUSTERS.on("POST", "/{cluster}", Access.SUPER_USER)
-async def update_cluster(call: Call) -> Response:
+async def update_cluster(call: BrokerCall) -> Response:
     """Replace the record of another cluster; a masked secret keeps its value."""
     name, data = call.segment("cluster"), _data(await call.body())
     if name == call.service.config.cluster_name:
@@ -115,7 +116,7 @@ async def update_cluster(call: Call) -> Response:
 
 
 @CLUSTERS.on("DELETE", "/{cluster}", Access.SUPER_USER)
-async def delete_cluster(call: Call) -> None:
+async def delete_cluster(call: BrokerCall) -> None:
     """Delete the record of a cluster that no tenant refers to."""
     name = call.segment("cluster")
     if name == call.service.config.cluster_name:
@@ -128,7 +129,7 @@ async def delete_cluster(call: Call) -> None:
     await call.blocking(call.catalog.clusters.delete, name)
 
 
-def _tenants_of(call: Call, cluster: str) -> list[str]:
+def _tenants_of(call: BrokerCall, cluster: str) -> list[str]:
     catalog = call.catalog
     return [name for name in catalog.tenants() if cluster in catalog.tenant(name).get("allowedClusters", [])]
 
@@ -163,12 +164,12 @@ def _unmasked(data: Json, old: Json) -> Json:
 
 
 @BROKERS.on("GET", "", Access.READ_SERVER)
-async def list_brokers(call: Call) -> list[str]:
+async def list_brokers(call: BrokerCall) -> list[str]:
     """The brokers of this cluster."""
     return [call.broker_id]
 
 
-@BROKERS.on("GET", "/health", Access.READ_SERVER)
+@PROCESS.on("GET", "/health", Access.READ_SERVER)
 async def health(call: Call) -> Response:
     """``ok`` if the event loop and threads run and metadata can be read."""
     version = call.parameter("topicVersion")
@@ -187,37 +188,37 @@ async def health(call: Call) -> Response:
     return PlainTextResponse("ok")
 
 
-@BROKERS.on("GET", "/ready", Access.KNOWN)
+@PROCESS.on("GET", "/ready", Access.KNOWN)
 async def ready(_call: Call) -> Response:
     """``ok``: the binary port is opened before the HTTP port."""
     return PlainTextResponse("ok")
 
 
-@BROKERS.on("GET", "/version", Access.KNOWN)
+@PROCESS.on("GET", "/version", Access.KNOWN)
 async def version(_call: Call) -> Response:
     """The Pulsar release whose protocol and API are served."""
     return PlainTextResponse(PULSAR_VERSION)
 
 
 @BROKERS.on("GET", "/leaderBroker", Access.READ_SERVER)
-async def leader(call: Call) -> dict[str, str]:
+async def leader(call: BrokerCall) -> dict[str, str]:
     """This broker: it is the only one."""
     return {"brokerId": call.broker_id, "serviceUrl": call.web_url}
 
 
 @BROKERS.on("GET", "/configuration", Access.SUPER_USER)
-async def dynamic_names(_call: Call) -> list[str]:
+async def dynamic_names(_call: BrokerCall) -> list[str]:
     """Names of dynamic settings: there are none."""
     return []
 
 
 @BROKERS.on("GET", "/configuration/values", Access.SUPER_USER)
-async def dynamic_values(_call: Call) -> dict[str, str]:
+async def dynamic_values(_call: BrokerCall) -> dict[str, str]:
     """Values of dynamic settings: there are none."""
     return {}
 
 
-@BROKERS.on("GET", "/configuration/runtime", Access.SUPER_USER)
+@PROCESS.on("GET", "/configuration/runtime", Access.SUPER_USER)
 async def runtime_values(call: Call) -> Json:
     """Every setting in the form of ``broker.conf``; secrets are masked."""
     return {row.key: row.show(value) for row, value, _ in call.service.config.rows()}
@@ -225,23 +226,23 @@ async def runtime_values(call: Call) -> Json:
 
 @BROKERS.on("POST", "/configuration/{name}/{value}", Access.SUPER_USER)
 @BROKERS.on("DELETE", "/configuration/{name}", Access.SUPER_USER)
-async def change_configuration(call: Call) -> None:
+async def change_configuration(call: BrokerCall) -> None:
     """Refuse the change: settings are read once, at the start."""
     name = call.segment("name")
     raise precondition_failed(f"{name} cannot be changed while the broker runs: set it in broker.conf and restart")
 
 
-@BROKERS.on("POST", "/shutdown", Access.SUPER_USER)
+@PROCESS.on("POST", "/shutdown", Access.SUPER_USER)
 async def shutdown(call: Call) -> None:
     """End the process like SIGTERM, once the call is answered."""
     call.flag("forcedTerminateTopic", default=True)
     if not call.server.on_shutdown:
-        raise precondition_failed("this broker is embedded in another program: stop that program")
+        raise precondition_failed("this process is embedded in another program: stop that program")
     asyncio.get_running_loop().call_soon(call.server.on_shutdown)
 
 
 @BROKERS.on("GET", "/{cluster}", Access.READ_SERVER)
-async def list_brokers_of(call: Call) -> list[str]:
+async def list_brokers_of(call: BrokerCall) -> list[str]:
     """The brokers of a cluster."""
     name, own = call.segment("cluster"), call.service.config.cluster_name
     if name != own:

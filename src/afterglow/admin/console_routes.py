@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.admin import targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import Resources, SharedResources
 from afterglow.errors import AfterglowError
 from afterglow.format.objects import ObjectKey, ledger_uuid
 from afterglow.format.position import Position
@@ -27,13 +27,13 @@ from afterglow.tier.locations import location_of_driver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall, Call
     from afterglow.broker.topic import Topic
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.log import HotLog
     from afterglow.ledger.layout import Layout
     from afterglow.offload.explain import Explanation
     from afterglow.offload.segments.listing import SegmentView
+    from afterglow.offload.topics import HotLedgers, OffloadTopic
     from afterglow.pipeline.metrics.overview import Overview, TopicRow, TopicsSnapshot
 
     Json = dict[str, Any]
@@ -73,9 +73,9 @@ _SORTS: Final[dict[str, Callable[[TopicRow], Any]]] = {
 }
 
 
-def overview_resources(overview: Overview) -> Resources:
+def overview_resources(overview: Overview) -> SharedResources:
     """Resources of the topics and tiers of a server."""
-    found = Resources("/admin/v2/afterglow")
+    found = SharedResources("/admin/v2/afterglow")
 
     @found.on("GET", "/topics", Access.READ_SERVER)
     async def list_topics(call: Call) -> dict[str, Any]:
@@ -167,13 +167,13 @@ def _natural(call: Call, name: str, default: int, high: int) -> int:
 
 
 @TOPIC_LOG.on("GET", "/log", Access.LOOKUP)
-async def get_log(call: Call) -> dict[str, Any]:
+async def get_log(call: BrokerCall) -> dict[str, Any]:
     """The log of one topic; with ``from`` only the ledgers from that id on, and the objects of their entries."""
-    first = _natural(call, "from", 0, values.LONG_MAX)
+    first = first_ledger(call)
     topic = await targets.open_one(call.service, call.topic)
     figures = figures_of(topic, own_series=True)
     cursors = _cursors(topic)
-    stored = await call.blocking(_stored_log, call, topic, first)
+    stored = await call.blocking(stored_log, call, topic.ledger, first)
     return {
         "topic": str(topic.name),
         **stored,
@@ -186,10 +186,18 @@ async def get_log(call: Call) -> dict[str, Any]:
     }
 
 
-def _stored_log(call: Call, topic: Topic, first: int) -> dict[str, Any]:
+def first_ledger(call: Call) -> int:
+    """The first ledger that a call for the log asks for.
+
+    Raises:
+        AdminError: The parameter is malformed.
+    """
+    return _natural(call, "from", 0, values.LONG_MAX)
+
+
+def stored_log(call: Call, ledger: OffloadTopic, first: int) -> Json:
     """The part of the log that needs metadata and a disk; runs on a thread."""
-    ledger, store = topic.ledger, call.service.store
-    name = ledger.name
+    store, name = call.service.store, ledger.name
     # Segments are read before the ledger list: one that is committed meanwhile appears twice rather than not at all.
     segments = call.offload.segments(name) if call.offloads else ()
     explained = {found.ledger_id: found for found in call.offload.explain(name)} if call.offloads else {}
@@ -310,7 +318,7 @@ def _cursors(topic: Topic) -> list[Json]:
     ]
 
 
-def _first_ms(rows: Sequence[Json], objects: Sequence[Json], hot: HotLog) -> int | None:
+def _first_ms(rows: Sequence[Json], objects: Sequence[Json], hot: HotLedgers) -> int | None:
     """Time of the first entry; None if neither the segment records nor the hot log have it."""
     first = next((row for row in rows if row["entries"]), None)
     if first is None:

@@ -16,7 +16,7 @@ from afterglow.format.entry import decode_entry
 from afterglow.format.position import Position
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.broker.topic import Topic
     from afterglow.ledger.reader import StoredEntry
 
@@ -29,7 +29,7 @@ _LATEST: Final = "latest"
 
 
 @RESOURCES.on("GET", "/subscription/{subscription}/position/{number}", Access.PEEK)
-async def peek(call: Call) -> Response:
+async def peek(call: BrokerCall) -> Response:
     """The n-th unacknowledged entry of a subscription, from 1."""
     number = call.integer_segment("number", 1, values.INT_MAX)
     topic = await targets.open_for(call.service, call.topic, "peeked at")
@@ -43,7 +43,7 @@ async def peek(call: Call) -> Response:
 
 
 @RESOURCES.on("GET", "/examinemessage", Access.PEEK)
-async def examine(call: Call) -> Response:
+async def examine(call: BrokerCall) -> Response:
     """The n-th entry of a topic, from 1, counted from its beginning or its end."""
     begin = call.parameter("initialPosition") or _LATEST
     if begin not in {_EARLIEST, _LATEST}:
@@ -60,7 +60,7 @@ async def examine(call: Call) -> Response:
 
 
 @RESOURCES.on("GET", "/ledger/{ledger}/entry/{entry}", Access.PEEK)
-async def get_by_id(call: Call) -> Response:
+async def get_by_id(call: BrokerCall) -> Response:
     """The entry at a position."""
     position = Position(call.integer_segment("ledger"), call.integer_segment("entry"))
     topic = await targets.open_for(call.service, call.topic, "read by message id")
@@ -70,7 +70,7 @@ async def get_by_id(call: Call) -> Response:
 
 
 @RESOURCES.on("GET", "/messageid/{timestamp}", Access.PEEK)
-async def find_by_time(call: Call) -> dict[str, int] | None:
+async def find_by_time(call: BrokerCall) -> dict[str, int] | None:
     """Id of the first message at or after a time; if all are older, the id of the next message."""
     time_ms = call.integer_segment("timestamp")
     topic = await targets.open_for(call.service, call.topic, "searched by time")

@@ -16,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import SharedResources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,9 +35,9 @@ _SAMPLES_PER_TURN: Final = 50
 interval, at each of its steps."""
 
 
-def resources(collector: MetricsCollector, access: Access) -> Resources:
+def resources(collector: MetricsCollector, access: Access) -> SharedResources:
     """The resource of a collector's metrics, for callers with that right."""
-    found = Resources("")
+    found = SharedResources("")
 
     @found.on("GET", "/metrics", access)
     async def get_metrics(call: Call) -> Response:

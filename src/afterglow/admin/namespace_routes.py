@@ -1,4 +1,4 @@
-"""Routes of tenants and namespaces: create, list, delete, unload; properties of namespaces."""
+"""Routes of tenants and namespaces: create, delete, unload; properties of namespaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from afterglow.broker.service import log_warnings
 from afterglow.errors import NotFound
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import NamespaceName
 
@@ -29,27 +29,21 @@ NAMESPACES = Resources("/admin/v2/namespaces")
 # --- tenants ---
 
 
-@TENANTS.on("GET", "", Access.READ_SERVER)
-async def list_tenants(call: Call) -> list[str]:
-    """Names of all tenants."""
-    return sorted(await call.blocking(call.catalog.tenants))
-
-
 @TENANTS.on("GET", "/{tenant}", Access.READ_TENANT)
-async def get_tenant(call: Call) -> Json:
+async def get_tenant(call: BrokerCall) -> Json:
     """Settings of a tenant."""
     return await call.blocking(call.catalog.tenant, call.segment("tenant"))
 
 
 @TENANTS.on("PUT", "/{tenant}", Access.SUPER_USER)
-async def create_tenant(call: Call) -> None:
+async def create_tenant(call: BrokerCall) -> None:
     """Create a tenant."""
     info = await _tenant_info(call)
     await call.blocking(call.catalog.create_tenant, call.segment("tenant"), info)
 
 
 @TENANTS.on("POST", "/{tenant}", Access.SUPER_USER)
-async def update_tenant(call: Call) -> None:
+async def update_tenant(call: BrokerCall) -> None:
     """Replace the settings of a tenant. A tenant with namespaces must keep this cluster in its ``allowedClusters``."""
     tenant, info = call.segment("tenant"), await _tenant_info(call)
     used = await call.blocking(call.catalog.namespaces, tenant)
@@ -60,7 +54,7 @@ async def update_tenant(call: Call) -> None:
 
 
 @TENANTS.on("DELETE", "/{tenant}", Access.SUPER_USER)
-async def delete_tenant(call: Call) -> None:
+async def delete_tenant(call: BrokerCall) -> None:
     """Delete a tenant without namespaces; with ``force``, if the settings allow it, with its namespaces."""
     tenant = call.segment("tenant")
     if call.flag("force"):
@@ -73,7 +67,7 @@ async def delete_tenant(call: Call) -> None:
     await call.blocking(call.catalog.delete_tenant, tenant)
 
 
-async def _tenant_info(call: Call) -> Json:
+async def _tenant_info(call: BrokerCall) -> Json:
     body = await call.body()
     if body is None:
         raise precondition_failed('the body is empty; expected {"adminRoles":[],"allowedClusters":[…]}')
@@ -95,20 +89,14 @@ async def _tenant_info(call: Call) -> Json:
 # --- namespaces ---
 
 
-@NAMESPACES.on("GET", "/{tenant}", Access.READ_TENANT)
-async def list_namespaces(call: Call) -> list[str]:
-    """Namespaces of a tenant."""
-    return sorted(map(str, await call.blocking(call.catalog.namespaces, call.segment("tenant"))))
-
-
 @NAMESPACES.on("GET", "/{tenant}/{namespace}", Access.READ_TENANT)
-async def get_policies(call: Call) -> Json:
+async def get_policies(call: BrokerCall) -> Json:
     """Policies of a namespace."""
     return namespace_policies.shown(await call.namespace_policies(), call.service.config.cluster_name)
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
-async def create_namespace(call: Call) -> None:
+async def create_namespace(call: BrokerCall) -> None:
     """Create a namespace, with policies if the body has any."""
     config = call.service.config
     given = namespace_policies.created(await call.body(), config)
@@ -127,7 +115,7 @@ async def create_namespace(call: Call) -> None:
 
 
 @NAMESPACES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
-async def delete_namespace(call: Call) -> None:
+async def delete_namespace(call: BrokerCall) -> None:
     """Delete a namespace without topics; with ``force``, if the settings allow it, with its topics."""
     if call.flag("force"):
         if not call.service.config.force_delete_namespace_allowed:
@@ -166,21 +154,8 @@ async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) 
     service.policies_changed(namespace)
 
 
-@NAMESPACES.on("GET", "/{tenant}/{namespace}/topics", Access.LIST_TOPICS)
-async def list_topics(call: Call) -> list[str]:
-    """Topics of a namespace; each partition is a topic."""
-    mode = call.parameter("mode") or "PERSISTENT"
-    if mode not in {"PERSISTENT", "NON_PERSISTENT", "ALL"}:
-        raise bad_request(f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
-    call.flag("includeSystemTopic")  # there are none
-    await call.namespace_policies()
-    if mode == "NON_PERSISTENT":
-        return []
-    return sorted(map(str, await call.blocking(call.catalog.topics, call.namespace)))
-
-
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}/unload", Access.TENANT)
-async def unload(call: Call) -> None:
+async def unload(call: BrokerCall) -> None:
     """Close every open topic; clients that reconnect open theirs again."""
     other = call.parameter("destinationBroker")
     if other is not None and other.partition("://")[2] != call.broker_id != other:
@@ -194,13 +169,13 @@ async def unload(call: Call) -> None:
 
 
 @NAMESPACES.on("GET", "/{tenant}/{namespace}/properties", Access.READ_TENANT)
-async def get_properties(call: Call) -> dict[str, str]:
+async def get_properties(call: BrokerCall) -> dict[str, str]:
     """Properties of a namespace."""
     return (await call.namespace_policies()).get(PROPERTIES) or {}
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}/properties", Access.TENANT)
-async def set_properties(call: Call) -> None:
+async def set_properties(call: BrokerCall) -> None:
     """Set properties of a namespace; its other properties stay."""
     body = await call.body()
     if body is None:
@@ -213,6 +188,6 @@ async def set_properties(call: Call) -> None:
 
 
 @NAMESPACES.on("DELETE", "/{tenant}/{namespace}/properties", Access.TENANT)
-async def remove_properties(call: Call) -> None:
+async def remove_properties(call: BrokerCall) -> None:
     """Remove all properties of a namespace."""
     await call.update_policies(call.namespace, lambda old: values.with_field(old, PROPERTIES, None))

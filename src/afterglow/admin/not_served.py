@@ -12,7 +12,7 @@ from afterglow.admin.errors import not_allowed
 from afterglow.admin.resource import Resources
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
 
 RESOURCES = Resources("")
 
@@ -104,7 +104,7 @@ _OF_THE_REST: Final = {
 def _refuse(base: str, table: dict[str, tuple[str, ...]]) -> None:
     for reason, paths in table.items():
 
-        async def refuse(call: Call, reason: str = reason) -> NoReturn:
+        async def refuse(call: BrokerCall, reason: str = reason) -> NoReturn:
             raise not_allowed(f"{call.path} is not served: {reason}")
 
         for path in paths:

@@ -20,7 +20,7 @@ from afterglow.policy import offload_json
 from afterglow.policy.offload_json import POLICY_SETTINGS
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.admin.policy_levels import PolicyLevel
     from afterglow.offload.ledger_scan import ScannedLedger
 
@@ -29,13 +29,13 @@ TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
 def _whole(resources: Resources, level: PolicyLevel, removal: str) -> None:
-    async def get(call: Call) -> dict[str, Any] | None:
+    async def get(call: BrokerCall) -> dict[str, Any] | None:
         if call.flag("applied"):
             return offload_json.write_all(await level.effective(call))
         stored = (await level.stored(call)).get(level.offload_field)
         return offload_json.shown(stored) if stored else None
 
-    async def post(call: Call) -> None:
+    async def post(call: BrokerCall) -> None:
         body = await call.body()
         if body is None:
             raise precondition_failed('the body must hold offload policies, as {"managedLedgerOffloadDriver":"S3",…}')
@@ -43,7 +43,7 @@ def _whole(resources: Resources, level: PolicyLevel, removal: str) -> None:
             raise bad_request(f"offload policies must be an object, not {values.shown(body)}")
         await level.update_offload(call, partial(offload_json.replaced, body))
 
-    async def remove(call: Call) -> None:
+    async def remove(call: BrokerCall) -> None:
         await level.remove_offload(call)
 
     resources.on("GET", "/offloadPolicies", Access.READ_TENANT)(get)
@@ -68,14 +68,14 @@ _PRIORITY: Final = _OffloadField("/dataReadPriority", "managedLedgerOffloadedRea
 
 
 def _single(resources: Resources, level: PolicyLevel, field: _OffloadField, *, removable: bool) -> None:
-    async def get(call: Call) -> Any:
+    async def get(call: BrokerCall) -> Any:
         if call.flag("applied"):
             value = getattr(await level.effective(call), POLICY_SETTINGS[field.key].attribute)
         else:
             value = level.settings(await level.stored(call)).offload.get(field.key)
         return field.unset if value is None else offload_json.write({field.key: value})[field.key]
 
-    async def put(call: Call) -> None:
+    async def put(call: BrokerCall) -> None:
         value = await call.body()
         if value is not None:
             await level.update_offload(call, lambda stored: offload_json.merged(stored, {field.key: value}))
@@ -84,7 +84,7 @@ def _single(resources: Resources, level: PolicyLevel, field: _OffloadField, *, r
         else:
             raise precondition_failed(f"the body must be {POLICY_SETTINGS[field.key].value_type.description}")
 
-    async def remove(call: Call) -> None:
+    async def remove(call: BrokerCall) -> None:
         await level.unset_offload(call, field.key)
 
     resources.on("GET", field.path, Access.READ_TENANT)(get)
@@ -103,7 +103,7 @@ _single(TOPICS, TOPIC, _PRIORITY, removable=True)
 
 
 @TOPICS.on("GET", "/policy", Access.READ_TENANT)
-async def get_policy(call: Call) -> list[dict[str, Any]]:
+async def get_policy(call: BrokerCall) -> list[dict[str, Any]]:
     """Every value of a topic's effective policy, with the level that sets it; secrets are masked."""
     return offload_json.described(await TOPIC.effective(call))
 
@@ -115,7 +115,7 @@ _SCAN_S: Final = 30.0
 
 
 @NAMESPACES.on("GET", "/scanOffloadedLedgers", Access.TENANT)
-async def scan_ledgers(call: Call) -> dict[str, Any]:
+async def scan_ledgers(call: BrokerCall) -> dict[str, Any]:
     """Objects of whole ledgers in the tier of a namespace, and whether metadata refers to them.
 
     Pulsar's answer has the same content and is not valid JSON. Unlike there, one such call is served at a time, and an

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.admin import message_ids, targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, status_of
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import SharedResources
 from afterglow.errors import AfterglowError, OffloadInProgress, TopicMissing
 from afterglow.format.position import EARLIEST
 from afterglow.offload.segments.rollback import check_loss
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from afterglow.admin.call import Call
-    from afterglow.broker.topic import Topic
     from afterglow.metadata.names import TopicName
     from afterglow.offload.segments.rollback import Rollback
 
-TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
-NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
-EVERYTHING = Resources("/admin/v2/afterglow")
+TOPICS = SharedResources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+NAMESPACES = SharedResources("/admin/v2/namespaces/{tenant}/{namespace}")
+EVERYTHING = SharedResources("/admin/v2/afterglow")
 
 _IN_PROGRESS: Final = "Offload already in progress"
 """Pulsar's exact words, which tools match."""
@@ -54,9 +53,9 @@ async def trigger_offload(call: Call) -> None:
     if body is None:
         raise bad_request('messageId is null; expected {"ledgerId":…,"entryId":…}')
     position = message_ids.decode(body).position
-    topic = await _open_topic(call, body)
+    name = await _named_topic(call, body)
     try:
-        await call.blocking(call.offload.offload_prefix, topic.name.managed_ledger_name, position)
+        await call.blocking(call.offload.offload_prefix, name.managed_ledger_name, position)
     except OffloadInProgress as error:
         raise conflict(_IN_PROGRESS) from error
 
@@ -64,8 +63,9 @@ async def trigger_offload(call: Call) -> None:
 @TOPICS.on("GET", "/offload", Access.READ_TENANT)
 async def get_status(call: Call) -> dict[str, Any]:
     """Status of the last triggered offload."""
-    topic = await targets.open_one(call.service, call.topic)
-    status = await call.blocking(call.offload.status, topic.name.managed_ledger_name)
+    name = call.topic
+    await targets.check_one(call.service, name)
+    status = await call.blocking(call.offload.status, name.managed_ledger_name)
     first = status.first_unoffloaded if status.state == _SUCCESS else EARLIEST
     return {
         "status": str(status.state),
@@ -79,9 +79,9 @@ async def explain(call: Call) -> list[dict[str, Any]]:
     """State of each ledger with its reason, of a topic or of all its partitions."""
     target = await targets.find(call.service, call.topic)
     return [
-        {"topic": str(topic.name), **asdict(found)}
-        async for topic in targets.each(call.service, target)
-        for found in await call.blocking(call.offload.explain, topic.name.managed_ledger_name)
+        {"topic": str(name), **asdict(found)}
+        for name in target.topics
+        for found in await call.blocking(call.offload.explain, name.managed_ledger_name)
     ]
 
 
@@ -96,14 +96,15 @@ async def list_segments(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-async def _open_topic(call: Call, body: object) -> Topic:
-    """Open the topic in the path; of a partitioned topic the partition in the message id."""
+async def _named_topic(call: Call, body: object) -> TopicName:
+    """The topic in the path, which must exist; of a partitioned topic the partition in the message id."""
     name = call.topic
     index = body.get("partitionIndex") if isinstance(body, dict) else None
     count = await targets.partitions_of(call.service, name)
     if isinstance(index, int) and 0 <= index < count:
         name = name.partition(index)
-    return await targets.open_one(call.service, name)
+    await targets.check_one(call.service, name)
+    return name
 
 
 # --- rollback ---

@@ -18,7 +18,7 @@ from afterglow.broker.authorization import AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AU
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
 
 NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
@@ -28,14 +28,14 @@ TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
 @NAMESPACES.on("GET", "/permissions", Access.READ_TENANT)
-async def get_namespace_permissions(call: Call) -> dict[str, Any]:
+async def get_namespace_permissions(call: BrokerCall) -> dict[str, Any]:
     """Actions by role, on all topics of the namespace."""
     return namespace_policies.auth(await call.namespace_policies(), NAMESPACE_AUTH)
 
 
 @NAMESPACES.on("POST", "/permissions/{role}", Access.TENANT)
 @NAMESPACES.on("DELETE", "/permissions/{role}", Access.TENANT)
-async def change_namespace_permissions(call: Call) -> None:
+async def change_namespace_permissions(call: BrokerCall) -> None:
     """Replace or revoke the actions of a role on all topics of the namespace; those on single topics stay."""
     actions, role = await _actions(call), call.segment("role")
     await _change(call, NAMESPACE_AUTH, lambda old: with_field(old, role, actions))
@@ -45,13 +45,13 @@ async def change_namespace_permissions(call: Call) -> None:
 
 
 @NAMESPACES.on("GET", "/permissions/subscription", Access.READ_TENANT)
-async def get_subscription_permissions(call: Call) -> dict[str, Any]:
+async def get_subscription_permissions(call: BrokerCall) -> dict[str, Any]:
     """Roles by subscription; a subscription without roles is open to every role that may consume."""
     return namespace_policies.auth(await call.namespace_policies(), SUBSCRIPTION_AUTH)
 
 
 @NAMESPACES.on("POST", "/permissions/subscription/{subscription}", Access.TENANT)
-async def grant_on_subscription(call: Call) -> None:
+async def grant_on_subscription(call: BrokerCall) -> None:
     """Replace the roles that may use a subscription."""
     roles = values.texts(await call.body(), "the list of roles")
     name = call.segment("subscription")
@@ -59,7 +59,7 @@ async def grant_on_subscription(call: Call) -> None:
 
 
 @NAMESPACES.on("DELETE", "/permissions/{subscription}/{role}", Access.TENANT)
-async def revoke_on_subscription(call: Call) -> None:
+async def revoke_on_subscription(call: BrokerCall) -> None:
     """Remove a role from a subscription; without roles it is open again."""
     name, role = call.segment("subscription"), call.segment("role")
 
@@ -75,7 +75,7 @@ async def revoke_on_subscription(call: Call) -> None:
 
 
 @TOPICS.on("GET", "/permissions", Access.READ_TENANT)
-async def get_topic_permissions(call: Call) -> dict[str, list[str]]:
+async def get_topic_permissions(call: BrokerCall) -> dict[str, list[str]]:
     """Actions by role, on the topic, its partitioned topic, and its namespace."""
     await targets.find(call.service, call.topic)
     stored = await call.namespace_policies()
@@ -89,7 +89,7 @@ async def get_topic_permissions(call: Call) -> dict[str, list[str]]:
 
 @TOPICS.on("POST", "/permissions/{role}", Access.TENANT)
 @TOPICS.on("DELETE", "/permissions/{role}", Access.TENANT)
-async def change_topic_permissions(call: Call) -> None:
+async def change_topic_permissions(call: BrokerCall) -> None:
     """Replace or revoke the actions of a role on a topic; those on its namespace stay.
 
     A grant on a partitioned topic applies to all partitions. Revoking it also revokes grants on single partitions.
@@ -111,12 +111,12 @@ async def change_topic_permissions(call: Call) -> None:
 # --- shared ---
 
 
-async def _actions(call: Call) -> list[str] | None:
+async def _actions(call: BrokerCall) -> list[str] | None:
     """The granted actions; None: all are revoked."""
     return None if call.method == "DELETE" else namespace_policies.actions(await call.body(), "the list of actions")
 
 
-async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+async def _change(call: BrokerCall, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change one kind of permissions. Producers and consumers whose role loses its right are disconnected."""
     _check_enabled(call)
 
@@ -127,7 +127,7 @@ async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict
     await call.update_policies(call.namespace, changed)
 
 
-def _check_enabled(call: Call) -> None:
+def _check_enabled(call: BrokerCall) -> None:
     if not call.service.authorizer.enabled:
         raise precondition_failed(
             "permissions are not enforced by this broker and cannot be changed: set authorizationEnabled=true"

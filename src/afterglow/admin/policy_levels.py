@@ -27,7 +27,7 @@ from afterglow.policy.resolver import resolve_stored
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.config import BrokerConfig
     from afterglow.policy.fields import LevelSettings
 
@@ -48,19 +48,19 @@ class PolicyLevel:
     """Field of the offload policies."""
     settings: Callable[[Mapping[str, Any]], LevelSettings]
     """From stored policies to the settings that they override."""
-    stored: Callable[[Call], Awaitable[Json]]
+    stored: Callable[[BrokerCall], Awaitable[Json]]
     """Reads the stored policies."""
-    update: Callable[[Call, Edit], Awaitable[None]]
+    update: Callable[[BrokerCall, Edit], Awaitable[None]]
     """Changes the stored policies."""
-    effective: Callable[[Call], Awaitable[BrokerConfig]]
+    effective: Callable[[BrokerCall], Awaitable[BrokerConfig]]
     """Resolves the effective policy."""
 
-    async def update_offload(self, call: Call, edit: Edit) -> None:
+    async def update_offload(self, call: BrokerCall, edit: Edit) -> None:
         """Change the offload policies; an empty object is not stored."""
         name = self.offload_field
         await self.update(call, lambda old: with_field(old, name, edit(old.get(name) or {}) or None))
 
-    async def unset_offload(self, call: Call, key: str) -> None:
+    async def unset_offload(self, call: BrokerCall, key: str) -> None:
         """Unset one setting of the offload policies, and the legacy field that sets it."""
 
         def edit(old: Json) -> Json:
@@ -70,13 +70,13 @@ class PolicyLevel:
 
         await self.update(call, edit)
 
-    async def remove_offload(self, call: Call) -> None:
+    async def remove_offload(self, call: BrokerCall) -> None:
         """Remove the offload policies, and the legacy fields that preceded them."""
         removed = {self.offload_field, *LEGACY_OFFLOAD_FIELDS}
         await self.update(call, lambda old: {name: value for name, value in old.items() if name not in removed})
 
 
-async def topic_policies(call: Call) -> Json:
+async def topic_policies(call: BrokerCall) -> Json:
     """Policies of the topic in the path, of both scopes, as they are stored.
 
     Raises:
@@ -87,7 +87,7 @@ async def topic_policies(call: Call) -> Json:
     return await call.blocking(call.catalog.topic_policies, call.topic)
 
 
-async def update_topic_policies(call: Call, edit: Edit) -> None:
+async def update_topic_policies(call: BrokerCall, edit: Edit) -> None:
     """Change policies of the topic in the path, of both scopes.
 
     Raises:
@@ -102,20 +102,20 @@ async def update_topic_policies(call: Call, edit: Edit) -> None:
     await call.update_topic_policies(name, edit)
 
 
-async def _effective_of_namespace(call: Call) -> BrokerConfig:
+async def _effective_of_namespace(call: BrokerCall) -> BrokerConfig:
     return resolve_stored(call.service.config, await call.namespace_policies(), {})[0]
 
 
-async def _effective_of_topic(call: Call) -> BrokerConfig:
+async def _effective_of_topic(call: BrokerCall) -> BrokerConfig:
     topic = await topic_policies(call)
     return resolve_stored(call.service.config, await call.namespace_policies(), topic)[0]
 
 
-async def _topic_scope(call: Call) -> Json:
+async def _topic_scope(call: BrokerCall) -> Json:
     return of_scope(await topic_policies(call), is_global=call.flag("isGlobal"))
 
 
-async def _update_topic_scope(call: Call, edit: Edit) -> None:
+async def _update_topic_scope(call: BrokerCall, edit: Edit) -> None:
     is_global = call.flag("isGlobal")
     await update_topic_policies(
         call, lambda old: with_scope(old, edit(of_scope(old, is_global=is_global)), is_global=is_global)

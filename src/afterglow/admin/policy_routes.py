@@ -21,7 +21,7 @@ from afterglow.policy.resolver import resolve_stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.admin.policy_levels import PolicyLevel
     from afterglow.config import BrokerConfig
     from afterglow.policy.fields import PolicyField
@@ -136,7 +136,7 @@ def _serve(resources: Resources, level: PolicyLevel, row: PolicyRow, *, unset: A
     if path is None or field is None:
         return
 
-    async def get(call: Call) -> Any:
+    async def get(call: BrokerCall) -> Any:
         if level is TOPIC and call.flag("applied"):
             stored, namespace = await topic_policies(call), await call.namespace_policies()
             policy, _ = resolve_stored(call.service.config, namespace, stored)
@@ -144,13 +144,13 @@ def _serve(resources: Resources, level: PolicyLevel, row: PolicyRow, *, unset: A
         found = (await level.stored(call)).get(field)
         return unset if found is None else found
 
-    async def put(call: Call) -> None:
+    async def put(call: BrokerCall) -> None:
         given = call.parameter(row.parameter) if row.parameter and level is TOPIC else None
         value = row.check(await call.body() if given is None else values.parse(given.encode()))
         row.check_settings(call.service.config, value)
         await level.update(call, lambda old: with_field(old, field, value))
 
-    async def remove(call: Call) -> None:
+    async def remove(call: BrokerCall) -> None:
         await level.update(call, lambda old: with_field(old, field, None))
 
     resources.on("GET", path, Access.READ_TENANT)(get)
@@ -164,6 +164,6 @@ for _row in ROWS:
 
 
 @TOPICS.on("DELETE", "/policies", Access.TENANT)
-async def remove_all(call: Call) -> None:
+async def remove_all(call: BrokerCall) -> None:
     """Remove all policies of a topic, of both scopes."""
     await update_topic_policies(call, lambda _old: {})

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
-from afterglow.admin.call import Call
+from afterglow.admin.call import BrokerCall, Call
 from afterglow.admin.errors import INTERNAL_ERROR, status_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
-MakeCall: TypeAlias = Callable[..., Call]
+C_contra = TypeVar("C_contra", bound=Call, contravariant=True)
+Handler: TypeAlias = Callable[[C_contra], Awaitable[Any]]
+MakeCall: TypeAlias = Callable[..., C_contra]
 """From a request, and whether the caller is a superuser."""
 
 _JSON: Final = "application/json"
@@ -47,23 +48,23 @@ _TOKENS_PER_TURN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Action(Generic[C_contra]):
     """The handler of one method, and the right that it needs."""
 
-    handler: Handler
+    handler: Handler[C_contra]
     access: Access
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Generic[C_contra]):
     """A path and its methods."""
 
     path: str
     """With ``{name}`` for a parameter."""
-    actions: dict[str, Action] = field(default_factory=dict)
+    actions: dict[str, Action[C_contra]] = field(default_factory=dict)
     """By method."""
 
-    def route(self, control: AccessControl, make: MakeCall) -> Route:
+    def route(self, control: AccessControl, make: MakeCall[C_contra]) -> Route:
         """The route that serves the resource."""
 
         async def endpoint(request: Request) -> Response:
@@ -74,32 +75,42 @@ class Resource:
         return Route(self.path, endpoint, methods=list(self.actions))
 
 
-class Resources:
-    """Resources of one module, in the order in which paths are matched."""
+class ResourceTable(Generic[C_contra]):
+    """Resources of one module, in the order in which paths are matched, for calls of one kind."""
 
     def __init__(self, base: str) -> None:
         self._base = base
-        self._by_path: dict[str, Resource] = {}
+        self._by_path: dict[str, Resource[C_contra]] = {}
 
-    def on(self, method: str, path: str, access: Access) -> Callable[[Handler], Handler]:
+    def on(self, method: str, path: str, access: Access) -> Callable[[Handler[C_contra]], Handler[C_contra]]:
         """Register the handler of a method on a path below the base."""
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: Handler[C_contra]) -> Handler[C_contra]:
             resource = self._by_path.setdefault(path, Resource(self._base + path))
             resource.actions[method] = Action(handler, access)
             return handler
 
         return register
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[Resource[C_contra]]:
         return iter(self._by_path.values())
 
-    def routes(self, control: AccessControl, make: MakeCall) -> list[Route]:
+    def routes(self, control: AccessControl, make: MakeCall[C_contra]) -> list[Route]:
         """The routes that serve the resources."""
         return [resource.route(control, make) for resource in self]
 
 
-async def _answer(action: Action, control: AccessControl, make: MakeCall, request: Request) -> Response:
+class SharedResources(ResourceTable[Call]):
+    """Resources of a module that any process with topics serves: a broker, or one that is attached to a cluster."""
+
+
+class Resources(ResourceTable[BrokerCall]):
+    """Resources of a module that only a broker serves."""
+
+
+async def _answer(
+    action: Action[C_contra], control: AccessControl, make: MakeCall[C_contra], request: Request
+) -> Response:
     try:
         is_super_user = await control.check(request, action.access)
         result = await action.handler(make(request, is_super_user=is_super_user))

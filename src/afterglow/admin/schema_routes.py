@@ -21,7 +21,7 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.catalog.schema_registry import StoredSchema
     from afterglow.metadata.names import TopicName
 
@@ -44,7 +44,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 @RESOURCES.on("GET", "/schema", Access.LOOKUP)
-async def newest_schema(call: Call) -> dict[str, Any]:
+async def newest_schema(call: BrokerCall) -> dict[str, Any]:
     """The newest version of a topic's schema."""
     name = await _topic(call)
     found = await call.blocking(call.service.schemas.get, name)
@@ -54,7 +54,7 @@ async def newest_schema(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("GET", "/schema/{version}", Access.LOOKUP)
-async def schema_version(call: Call) -> dict[str, Any]:
+async def schema_version(call: BrokerCall) -> dict[str, Any]:
     """One version of a topic's schema, by its number from 0."""
     name, version = await _topic(call), call.integer_segment("version")
     found = await call.blocking(call.service.schemas.get, name, encode_version(version))
@@ -64,14 +64,14 @@ async def schema_version(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("GET", "/schemas", Access.LOOKUP)
-async def all_versions(call: Call) -> dict[str, Any]:
+async def all_versions(call: BrokerCall) -> dict[str, Any]:
     """All versions of a topic's schema, oldest first."""
     found = await call.blocking(call.service.schemas.versions, await _topic(call))
     return {"getSchemaResponses": [_encode(schema) for schema in found]}
 
 
 @RESOURCES.on("POST", "/schema", Access.CHANGE_SCHEMA)
-async def add_schema(call: Call) -> dict[str, Any]:
+async def add_schema(call: BrokerCall) -> dict[str, Any]:
     """Add a version, unless one with the same content exists."""
     name = await _topic(call)
     schema = _decode(await call.body(_MAX_BODY_BYTES), name.base.local_name)
@@ -83,7 +83,7 @@ async def add_schema(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("DELETE", "/schema", Access.TENANT)
-async def delete_schema(call: Call) -> dict[str, Any]:
+async def delete_schema(call: BrokerCall) -> dict[str, Any]:
     """Delete all versions, so that any schema may follow; refused if messages refer to versions, unless forced.
 
     Version numbers start again at 0 only if the topic does not exist: messages, and connected producers, still refer to
@@ -103,14 +103,14 @@ async def delete_schema(call: Call) -> dict[str, Any]:
     return {"version": decode_version(versions[-1].version)}
 
 
-async def _topic(call: Call) -> TopicName:
+async def _topic(call: BrokerCall) -> TopicName:
     """The topic in the path. Its namespace must exist; the topic need not."""
     name = call.topic
     await call.blocking(call.catalog.policies, name.namespace)
     return name
 
 
-async def _has_messages(call: Call, topics: list[TopicName]) -> bool:
+async def _has_messages(call: BrokerCall, topics: list[TopicName]) -> bool:
     for topic in topics:
         opened = await call.service.topic(topic, create=False)
         if opened.ledger.layout.total_entries:

@@ -11,7 +11,7 @@ from afterglow.admin.resource import Resources
 from afterglow.admin.topic_routes import partitioned_metadata
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.admin.targets import Target
     from afterglow.broker.topic import Topic
 
@@ -19,13 +19,13 @@ RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
 @RESOURCES.on("GET", "/stats", Access.LOOKUP)
-async def get_stats(call: Call) -> dict[str, Any]:
+async def get_stats(call: BrokerCall) -> dict[str, Any]:
     """Statistics of one topic."""
     return await _stats(call, await targets.open_one(call.service, call.topic))
 
 
 @RESOURCES.on("GET", "/partitioned-stats", Access.LOOKUP)
-async def get_partitioned_stats(call: Call) -> dict[str, Any]:
+async def get_partitioned_stats(call: BrokerCall) -> dict[str, Any]:
     """Statistics of a partitioned topic, and with ``perPartition`` of each partition."""
     target = await _partitioned(call)
     each = call.flag("perPartition", default=True)
@@ -34,14 +34,14 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("GET", "/internalStats", Access.LOOKUP)
-async def get_internal_stats(call: Call) -> dict[str, Any]:
+async def get_internal_stats(call: BrokerCall) -> dict[str, Any]:
     """Ledgers and cursors of one topic."""
     call.flag("metadata")  # metadata of BookKeeper ledgers, which do not exist here
     return _internal_stats(await targets.open_one(call.service, call.topic))
 
 
 @RESOURCES.on("GET", "/partitioned-internalStats", Access.LOOKUP)
-async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
+async def get_partitioned_internal_stats(call: BrokerCall) -> dict[str, Any]:
     """Ledgers and cursors of each partition."""
     target = await _partitioned(call)
     found = {str(topic.name): _internal_stats(topic) async for topic in targets.each(call.service, target)}
@@ -49,7 +49,7 @@ async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("GET", "/internal-info", Access.LOOKUP)
-async def get_internal_info(call: Call) -> dict[str, Any]:
+async def get_internal_info(call: BrokerCall) -> dict[str, Any]:
     """Metadata of a topic, or of each partition; with ``afterglow`` also what readers in other processes need."""
     for_readers = call.flag("afterglow")
     target = await targets.find(call.service, call.topic)
@@ -60,7 +60,7 @@ async def get_internal_info(call: Call) -> dict[str, Any]:
     return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
 
 
-async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
+async def _stats(call: BrokerCall, topic: Topic) -> dict[str, Any]:
     oldest = await topic.oldest_backlog()
     name = topic.name.managed_ledger_name
     statistics = await call.blocking(call.offload.statistics, name) if call.offloads else None
@@ -101,7 +101,7 @@ def _internal_stats(topic: Topic) -> dict[str, Any]:
     return ledger_stats.internal_stats(topic.ledger, cursors, topic.entries_added)
 
 
-async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str, Any]:
+async def _metadata(call: BrokerCall, topic: Topic, *, for_readers: bool) -> dict[str, Any]:
     # The newest metadata: an update that changes nothing writes nothing.
     snapshot = await call.blocking(topic.ledger.update, lambda _info: None)
     shown = ledger_stats.internal_info(topic.ledger, snapshot)
@@ -112,7 +112,7 @@ async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str,
     return shown
 
 
-async def _partitioned(call: Call) -> Target:
+async def _partitioned(call: BrokerCall) -> Target:
     target = await targets.find(call.service, call.topic)
     if not target.partitioned:
         raise not_found(f"{target.name} is not a partitioned topic")

@@ -20,7 +20,7 @@ from afterglow.metadata.names import encode_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
@@ -40,7 +40,7 @@ _READ_BYTES: Final = 4 << 20
 
 
 @RESOURCES.on("GET", "/subscriptions", Access.PEEK)
-async def list_subscriptions(call: Call) -> list[str]:
+async def list_subscriptions(call: BrokerCall) -> list[str]:
     """Names of a topic's subscriptions, of all partitions."""
     target = await targets.find(call.service, call.topic)
     found: set[str] = set()
@@ -50,7 +50,7 @@ async def list_subscriptions(call: Call) -> list[str]:
 
 
 @RESOURCES.on("PUT", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
-async def create_subscription(call: Call) -> None:
+async def create_subscription(call: BrokerCall) -> None:
     """Create a subscription, on all partitions; the topic is created with it if clients may create topics.
 
     Partitions that have the subscription already are skipped: an earlier attempt may have been interrupted.
@@ -75,7 +75,7 @@ async def create_subscription(call: Call) -> None:
 
 
 @RESOURCES.on("DELETE", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
-async def delete_subscription(call: Call) -> None:
+async def delete_subscription(call: BrokerCall) -> None:
     """Delete a subscription, on all partitions; with ``force`` also if consumers are connected."""
     force = call.flag("force")
     found = await targets.subscriptions(call)
@@ -89,7 +89,7 @@ async def delete_subscription(call: Call) -> None:
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.CHANGE_SUBSCRIPTION)
-async def reset_to_time(call: Call) -> None:
+async def reset_to_time(call: BrokerCall) -> None:
     """Reset a subscription to the first message at or after a time, on all partitions."""
     time_ms = call.integer_segment("timestamp")
     for subscription in await targets.subscriptions(call):
@@ -98,7 +98,7 @@ async def reset_to_time(call: Call) -> None:
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.CHANGE_SUBSCRIPTION)
-async def reset_to_message(call: Call) -> None:
+async def reset_to_message(call: BrokerCall) -> None:
     """Reset a subscription to a message."""
     message = message_ids.decode(await call.body())
     subscription = await _one_subscription(call, "reset to a message")
@@ -107,7 +107,7 @@ async def reset_to_message(call: Call) -> None:
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.CHANGE_SUBSCRIPTION)
-async def skip_all(call: Call) -> None:
+async def skip_all(call: BrokerCall) -> None:
     """Acknowledge the whole backlog, on all partitions."""
     for subscription in await targets.subscriptions(call):
         subscription.cursor.clear_backlog()
@@ -115,7 +115,7 @@ async def skip_all(call: Call) -> None:
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.CHANGE_SUBSCRIPTION)
-async def skip(call: Call) -> None:
+async def skip(call: BrokerCall) -> None:
     """Acknowledge the first entries of the backlog."""
     count = call.integer_segment("count", high=values.INT_MAX)
     subscription = await _one_subscription(call, "skipped on")
@@ -140,7 +140,7 @@ async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[
     return [name]
 
 
-async def _one_subscription(call: Call, operation: str) -> Subscription:
+async def _one_subscription(call: BrokerCall, operation: str) -> Subscription:
     topic = await targets.open_for(call.service, call.topic, operation)
     return targets.subscription_of(topic, call.segment("subscription"))
 
@@ -155,13 +155,13 @@ def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, .
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
-async def expire(call: Call) -> None:
+async def expire(call: BrokerCall) -> None:
     """Acknowledge messages older than an age in seconds, on all partitions."""
     await _expire(call, await targets.subscriptions(call), f"subscription {call.segment('subscription')!r}")
 
 
 @RESOURCES.on("POST", "/all_subscription/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
-async def expire_for_all(call: Call) -> None:
+async def expire_for_all(call: BrokerCall) -> None:
     """Acknowledge messages older than an age in seconds, for all subscriptions, on all partitions."""
     target = await targets.find(call.service, call.topic)
     found = [each async for topic in targets.each(call.service, target) for each in topic.subscriptions.values()]
@@ -169,7 +169,7 @@ async def expire_for_all(call: Call) -> None:
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.PEEK)
-async def analyze(call: Call) -> dict[str, Any]:
+async def analyze(call: BrokerCall) -> dict[str, Any]:
     """Count the unacknowledged entries and messages by reading them, within the limits of the settings.
 
     There are no entry filters, so that all are accepted.
@@ -236,7 +236,7 @@ def _from(begin: Position, spans: Sequence[LedgerRange]) -> Iterator[LedgerRange
             yield LedgerRange(span.ledger_id, first, span.last)
 
 
-async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str) -> None:
+async def _expire(call: BrokerCall, subscriptions: Sequence[Subscription], whose: str) -> None:
     # An age of 0 means "never" for the message TTL, so that it is ambiguous here.
     seconds = call.integer_segment("seconds", 1, values.INT_MAX)
     behind = [subscription for subscription in subscriptions if subscription.cursor.backlog]
@@ -257,7 +257,7 @@ async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str)
 
 
 @RESOURCES.on("GET", "/subscription/{subscription}/properties", Access.PEEK)
-async def get_properties(call: Call) -> dict[str, str]:
+async def get_properties(call: BrokerCall) -> dict[str, str]:
     """Properties of a subscription, of all partitions."""
     found: dict[str, str] = {}
     for subscription in await targets.subscriptions(call):
@@ -266,7 +266,7 @@ async def get_properties(call: Call) -> dict[str, str]:
 
 
 @RESOURCES.on("PUT", "/subscription/{subscription}/properties", Access.CHANGE_SUBSCRIPTION)
-async def replace_properties(call: Call) -> None:
+async def replace_properties(call: BrokerCall) -> None:
     """Replace the properties of a subscription, on all partitions."""
     properties = values.text_map(await call.body(), "properties")
     check_properties_size(properties)

@@ -11,11 +11,12 @@ from afterglow.admin.errors import not_allowed, not_found, precondition_failed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
     from afterglow.metadata.names import TopicName
+    from afterglow.pipeline.server_handle import TopicService
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,17 @@ class Target:
         return self.partitions > 0
 
 
-async def partitions_of(service: BrokerService, name: TopicName) -> int:
+async def partitions_of(service: TopicService, name: TopicName) -> int:
     """Number of partitions of a topic; 0 if it is not partitioned, or a partition itself."""
     return 0 if name.partition_index is not None else await service.blocking(service.catalog.partitions, name)
 
 
-async def exists(service: BrokerService, name: TopicName) -> bool:
+async def exists(service: TopicService, name: TopicName) -> bool:
     """Whether a topic exists; of a partitioned topic only the partitions do."""
     return await service.blocking(service.store.exists, name.managed_ledger_name)
 
 
-async def find(service: BrokerService, name: TopicName) -> Target:
+async def find(service: TopicService, name: TopicName) -> Target:
     """The topics that a name stands for.
 
     Raises:
@@ -66,8 +67,8 @@ async def each(service: BrokerService, target: Target) -> AsyncIterator[Topic]:
         await asyncio.sleep(0)
 
 
-async def open_one(service: BrokerService, name: TopicName) -> Topic:
-    """Open a topic; it is not created.
+async def check_one(service: TopicService, name: TopicName) -> None:
+    """Check that a topic exists and is not partitioned.
 
     Raises:
         AdminError: The topic does not exist, or is partitioned.
@@ -76,6 +77,15 @@ async def open_one(service: BrokerService, name: TopicName) -> Topic:
         raise not_found(f"{name} is partitioned: name one of its partitions, such as {name.partition(0)}")
     if not await exists(service, name):
         raise not_found(f"topic {name} does not exist")
+
+
+async def open_one(service: BrokerService, name: TopicName) -> Topic:
+    """Open a topic; it is not created.
+
+    Raises:
+        AdminError: The topic does not exist, or is partitioned.
+    """
+    await check_one(service, name)
     return await service.topic(name, create=False)
 
 
@@ -122,7 +132,7 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     return found
 
 
-async def subscriptions(call: Call) -> list[Subscription]:
+async def subscriptions(call: BrokerCall) -> list[Subscription]:
     """The subscription in the path, of the topic or of each partition that exists.
 
     Raises:
@@ -141,5 +151,5 @@ def release_acknowledged(subscription: Subscription) -> None:
     subscription.wake()
 
 
-def _existing(service: BrokerService, partitions: Iterable[TopicName]) -> tuple[TopicName, ...]:
+def _existing(service: TopicService, partitions: Iterable[TopicName]) -> tuple[TopicName, ...]:
     return tuple(topic for topic in partitions if service.store.exists(topic.managed_ledger_name))

@@ -1,4 +1,4 @@
-"""Routes of topics and partitioned topics: create, list, look up, unload, terminate, trim, delete; properties."""
+"""Routes of topics and partitioned topics: create, look up, unload, terminate, trim, delete; properties."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, set_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from afterglow.admin.call import Call
+    from afterglow.admin.call import BrokerCall
     from afterglow.broker.service import BrokerService
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.names import TopicName
 
 PERSISTENT = Resources("/admin/v2/persistent/{tenant}/{namespace}")
-NON_PERSISTENT = Resources("/admin/v2/non-persistent/{tenant}/{namespace}")
 LOOKUP = Resources("/lookup/v2/topic/persistent/{tenant}/{namespace}")
 
 _RESERVED_PREFIX: Final = "afterglow."
@@ -43,30 +42,8 @@ _SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 # --- lists and lookup ---
 
 
-@PERSISTENT.on("GET", "", Access.LIST_TOPICS)
-async def list_topics(call: Call) -> list[str]:
-    """Topics of a namespace; each partition is a topic."""
-    await call.namespace_policies()
-    return sorted(map(str, await call.blocking(call.catalog.topics, call.namespace)))
-
-
-@PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
-async def list_partitioned(call: Call) -> list[str]:
-    """Partitioned topics of a namespace."""
-    await call.namespace_policies()
-    return sorted(map(str, await call.blocking(call.catalog.partitioned_topics, call.namespace)))
-
-
-@NON_PERSISTENT.on("GET", "", Access.LIST_TOPICS)
-@NON_PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
-async def list_non_persistent(call: Call) -> list[str]:
-    """An empty list: pulsar-admin lists topics of both domains."""
-    await call.namespace_policies()
-    return []
-
-
 @LOOKUP.on("GET", "/{topic}", Access.LOOKUP)
-async def lookup(call: Call) -> dict[str, str]:
+async def lookup(call: BrokerCall) -> dict[str, str]:
     """Addresses of this broker, for clients with an HTTP service URL. The topic need not exist."""
     service = call.service
     await call.namespace_policies()
@@ -85,7 +62,7 @@ async def lookup(call: Call) -> dict[str, str]:
 
 
 @PERSISTENT.on("PUT", "/{topic}", Access.TENANT)
-async def create_topic(call: Call) -> None:
+async def create_topic(call: BrokerCall) -> None:
     """Create a topic that is not partitioned, or a missing partition."""
     service, name = call.service, call.topic
     properties = _given_properties(await call.body())
@@ -103,7 +80,7 @@ async def create_topic(call: Call) -> None:
 
 
 @PERSISTENT.on("DELETE", "/{topic}", Access.TENANT)
-async def delete_topic(call: Call) -> None:
+async def delete_topic(call: BrokerCall) -> None:
     """Delete a topic with its data."""
     name, force = call.topic, call.flag("force")
     if await targets.partitions_of(call.service, name):
@@ -115,7 +92,7 @@ async def delete_topic(call: Call) -> None:
 
 
 @PERSISTENT.on("PUT", "/{topic}/unload", Access.TENANT)
-async def unload_topic(call: Call) -> None:
+async def unload_topic(call: BrokerCall) -> None:
     """Close a topic; clients that reconnect open it again."""
     target = await targets.find(call.service, call.topic)
     for name in target.topics:
@@ -123,7 +100,7 @@ async def unload_topic(call: Call) -> None:
 
 
 @PERSISTENT.on("POST", "/{topic}/terminate", Access.TENANT)
-async def terminate_topic(call: Call) -> dict[str, int]:
+async def terminate_topic(call: BrokerCall) -> dict[str, int]:
     """Terminate a topic: no producer can publish to it again. Consumers still receive its messages."""
     topic = await targets.open_for(call.service, call.topic, "terminated")
     last = await call.blocking(topic.ledger.terminate)
@@ -132,7 +109,7 @@ async def terminate_topic(call: Call) -> dict[str, int]:
 
 
 @PERSISTENT.on("POST", "/{topic}/trim", Access.TENANT)
-async def trim_topic(call: Call) -> None:
+async def trim_topic(call: BrokerCall) -> None:
     """Trim ledgers now that are consumed and past retention."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
@@ -140,7 +117,7 @@ async def trim_topic(call: Call) -> None:
 
 
 @PERSISTENT.on("DELETE", "/{topic}/truncate", Access.TENANT)
-async def truncate_topic(call: Call) -> None:
+async def truncate_topic(call: BrokerCall) -> None:
     """Acknowledge all messages for all subscriptions, and delete them."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
@@ -150,7 +127,7 @@ async def truncate_topic(call: Call) -> None:
 
 
 @PERSISTENT.on("GET", "/{topic}/lastMessageId", Access.PEEK)
-async def last_message_id(call: Call) -> dict[str, int]:
+async def last_message_id(call: BrokerCall) -> dict[str, int]:
     """Id of the last message of a topic."""
     topic = await targets.open_one(call.service, call.topic)
     position, batch_index = await topic.last_message()
@@ -161,7 +138,7 @@ async def last_message_id(call: Call) -> dict[str, int]:
 
 
 @PERSISTENT.on("GET", "/{topic}/partitions", Access.LOOKUP)
-async def get_partitions(call: Call) -> dict[str, Any]:
+async def get_partitions(call: BrokerCall) -> dict[str, Any]:
     """Number of partitions; 0 if the topic is not partitioned, or would not be once a client creates it."""
     name = call.topic
     if name.base == TRANSACTION_COORDINATOR:
@@ -177,7 +154,7 @@ async def get_partitions(call: Call) -> dict[str, Any]:
 
 
 @PERSISTENT.on("PUT", "/{topic}/partitions", Access.TENANT)
-async def create_partitioned(call: Call) -> None:
+async def create_partitioned(call: BrokerCall) -> None:
     """Create a partitioned topic, and its partitions.
 
     1. Record the number of partitions. *Crash: the first client that uses a partition creates it.*
@@ -198,7 +175,7 @@ async def create_partitioned(call: Call) -> None:
 
 
 @PERSISTENT.on("POST", "/{topic}/partitions", Access.TENANT)
-async def update_partitions(call: Call) -> None:
+async def update_partitions(call: BrokerCall) -> None:
     """Add partitions, in the steps of creation. The number is never lowered: messages would be lost."""
     service, name = call.service, call.topic
     count, properties = _given_partitions(await call.body())
@@ -218,7 +195,7 @@ async def update_partitions(call: Call) -> None:
 
 
 @PERSISTENT.on("DELETE", "/{topic}/partitions", Access.TENANT)
-async def delete_partitioned(call: Call) -> None:
+async def delete_partitioned(call: BrokerCall) -> None:
     """Delete a partitioned topic with all partitions.
 
     1. Refuse if any partition is in use, before anything is changed.
@@ -272,7 +249,7 @@ async def _create_partitions(service: BrokerService, name: TopicName, indexes: r
 
 
 @PERSISTENT.on("GET", "/{topic}/properties", Access.LOOKUP)
-async def get_properties(call: Call) -> dict[str, str]:
+async def get_properties(call: BrokerCall) -> dict[str, str]:
     """Properties of a topic; a partitioned topic has its own, apart from those of its partitions."""
     service, name = call.service, call.topic
     if await targets.partitions_of(service, name):
@@ -282,13 +259,13 @@ async def get_properties(call: Call) -> dict[str, str]:
 
 
 @PERSISTENT.on("PUT", "/{topic}/properties", Access.TENANT)
-async def set_properties(call: Call) -> None:
+async def set_properties(call: BrokerCall) -> None:
     """Set properties of a topic; its other properties stay."""
     await _change_properties(call, dict(_given_properties(await call.body())))
 
 
 @PERSISTENT.on("DELETE", "/{topic}/properties", Access.TENANT)
-async def remove_property(call: Call) -> None:
+async def remove_property(call: BrokerCall) -> None:
     """Remove a property of a topic."""
     key = call.parameter("key")
     if key is None:
@@ -297,7 +274,7 @@ async def remove_property(call: Call) -> None:
     await _change_properties(call, {key: None})
 
 
-async def _change_properties(call: Call, properties: dict[str, str | None]) -> None:
+async def _change_properties(call: BrokerCall, properties: dict[str, str | None]) -> None:
     service, name = call.service, call.topic
     if await targets.partitions_of(service, name):
         await service.blocking(service.catalog.update_partitioned_properties, name, properties)

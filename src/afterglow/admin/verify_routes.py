@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 from afterglow.admin import values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, conflict, precondition_failed
-from afterglow.admin.resource import Resources, encode
+from afterglow.admin.resource import SharedResources, encode
 from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.pipeline.verify_runs import VerifyRunning
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from afterglow.pipeline.tier_verifier import ReportedFinding, VerifyControl
     from afterglow.pipeline.verify_runs import VerifyResult, VerifyRun
 
-RESOURCES = Resources("/admin/v2/afterglow/verify")
+RESOURCES = SharedResources("/admin/v2/afterglow/verify")
 
 _PROGRESS_S: Final = 1.0
 """Interval of progress lines. Clients treat a longer silence as a lost connection."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from afterglow.broker import replies
 from afterglow.errors import NotFound
@@ -99,13 +99,33 @@ class RoleRights:
         return self.wildcards and any(action in actions and _matches(role, given) for given, actions in grants.items())
 
 
+class RoleGrants(Protocol):
+    """Stored tenants and namespaces, with the roles that they name. Thread-safe."""
+
+    def tenant(self, tenant: str) -> dict[str, Any]:
+        """Settings of a tenant.
+
+        Raises:
+            NotFound: The tenant does not exist.
+        """
+        ...
+
+    def policies(self, namespace: NamespaceName) -> dict[str, Any]:
+        """Stored policies of a namespace.
+
+        Raises:
+            NotFound: The namespace does not exist.
+        """
+        ...
+
+
 class Authorizer:
     """Finds the rights of roles in the stored tenants and policies. Thread-safe.
 
     Nothing is cached: a grant or a revocation takes effect at the next request.
     """
 
-    def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
+    def __init__(self, config: BrokerConfig, catalog: RoleGrants) -> None:
         self.enabled = config.authorization_enabled
         """Whether rights are checked."""
         self._catalog = catalog
@@ -129,12 +149,6 @@ class Authorizer:
         except NotFound:
             return False
 
-    def remove_topic_grants(self, topic: TopicName) -> None:
-        """Remove the grants on a deleted topic, so that they do not apply to a new topic of the same name."""
-        with suppress(NotFound):
-            if str(topic) in _auth_field(self._catalog.policies(topic.namespace), TOPIC_AUTH):
-                self._catalog.update_policies(topic.namespace, lambda old: _without_topic(old, topic))
-
     def rights(self, role: str | None, namespace: NamespaceName) -> RoleRights:
         """Return the rights of a role in a namespace; reads metadata unless the role is a superuser."""
         if self.is_tenant_admin(role, namespace.tenant):
@@ -144,6 +158,13 @@ class Authorizer:
         except NotFound:
             policies = {}
         return RoleRights(role, is_admin=False, policies=policies, wildcards=self._wildcards)
+
+
+def remove_topic_grants(catalog: Catalog, topic: TopicName) -> None:
+    """Remove the grants on a deleted topic, so that they do not apply to a new topic of the same name."""
+    with suppress(NotFound):
+        if str(topic) in _auth_field(catalog.policies(topic.namespace), TOPIC_AUTH):
+            catalog.update_policies(topic.namespace, lambda old: _without_topic(old, topic))
 
 
 def _auth_field(policies: Mapping[str, Any], name: str) -> Mapping[str, Any]:

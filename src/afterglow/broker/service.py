@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from afterglow.broker import requests
-from afterglow.broker.authorization import Authorizer, disconnect_unauthorized
+from afterglow.broker.authorization import Authorizer, disconnect_unauthorized, remove_topic_grants
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.connection_limits import ConnectionSlots, over_tls
@@ -258,7 +258,7 @@ class BrokerService:
         await self.blocking(self.schemas.delete, name)
         await self.blocking(self.catalog.delete_topic_policies, name)
         if self.authorizer.enabled:
-            await self.blocking(self.authorizer.remove_topic_grants, name)
+            await self.blocking(remove_topic_grants, self.catalog, name)
         self.policies_changed(name.namespace)
 
     def policies_changed(self, namespace: NamespaceName) -> None:

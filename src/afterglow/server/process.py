@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from afterglow.tier.locations import TierLocation
 
     StartAdmin: TypeAlias = Callable[
-        [ServerHandle, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
+        [ServerHandle[BrokerService], ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
     ]
     """Starts the admin API; returns its address and a function that stops it."""
 

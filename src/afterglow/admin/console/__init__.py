@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from afterglow.admin.access import Access
 from afterglow.admin.errors import not_found
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import SharedResources
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
 
-RESOURCES = Resources("/console")
+RESOURCES = SharedResources("/console")
 
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",

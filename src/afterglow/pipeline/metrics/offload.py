@@ -13,15 +13,15 @@ from afterglow.read.copies import StorageTier
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.store import LedgerStore
     from afterglow.offload.status import OffloadStatistics
+    from afterglow.offload.topics import OffloadTopic
     from afterglow.pipeline.metrics.samples import Samples
     from afterglow.pipeline.metrics.topics import TopicFigures
+    from afterglow.pipeline.server_handle import TopicStore
     from afterglow.read.counters import ReadCounts
 
 
-def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatistics, store: LedgerStore) -> None:
+def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatistics, store: TopicStore) -> None:
     """Add the offload state of a topic."""
     labels = topic.namespace, topic.topic
     samples.add("pulsar_storage_offloaded_size", statistics.offloaded_bytes, *labels)
@@ -65,7 +65,7 @@ def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None
     samples.add("afterglow_tier_fetched_bytes_total", counts.fetched_bytes, *labels)
 
 
-def oldest_unoffloaded_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
+def oldest_unoffloaded_ms(ledger: OffloadTopic, store: TopicStore) -> int | None:
     """When the oldest entry outside the tier was written; now if all are offloaded, None if it cannot be read."""
     oldest = ledger.layout.at_or_after(first_unoffloaded(ledger.info))
     if oldest is None:

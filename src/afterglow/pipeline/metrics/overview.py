@@ -13,18 +13,17 @@ from afterglow.broker.traffic import RateMeter
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger import ledger_list
 from afterglow.offload import planner
-from afterglow.pipeline.metrics.collector import all_topic_figures
 from afterglow.pipeline.metrics.offload import oldest_unoffloaded_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.names import TopicName
+    from afterglow.offload.topics import OffloadTopic
     from afterglow.pipeline.metrics.topics import TopicFigures
-    from afterglow.pipeline.server_handle import ServerHandle
+    from afterglow.pipeline.server_handle import ServerHandle, TopicService
 
 T = TypeVar("T")
 
@@ -110,11 +109,18 @@ class Overview:
 
     Args:
         server: The server.
+        figures: Takes the figures of all open topics, in the event loop of the server.
         monotonic: Seconds from any origin.
     """
 
-    def __init__(self, server: ServerHandle, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        server: ServerHandle[TopicService],
+        figures: Callable[[], Awaitable[Sequence[TopicFigures]]],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._service = server.service
+        self._figures = figures
         self._offload = server.offload
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -124,11 +130,11 @@ class Overview:
         self._expires_s = 0.0
 
     async def snapshot(self) -> TopicsSnapshot:
-        """All topics as of now or seconds ago. To be called in the broker's event loop, which it does not block."""
+        """All topics as of now or seconds ago. Called in the event loop of the server, which it does not block."""
         async with self._lock:
             started_s = self._monotonic()
             if self._last is None or started_s >= self._expires_s:
-                figures = {found.ledger_name: found for found in await all_topic_figures(self._service)}
+                figures = {found.ledger_name: found for found in await self._figures()}
                 self._last = await self._service.blocking(self._take_snapshot, figures)
                 ended_s = self._monotonic()
                 self._expires_s = ended_s + max(_MIN_AGE_S, _AGE_PER_COST * (ended_s - started_s))
@@ -202,7 +208,7 @@ class Overview:
             return OffloadMode.STREAMING
         return OffloadMode.LEDGERS if planner.is_triggered(policy) else OffloadMode.MANUAL
 
-    def _oldest_ms(self, ledger: ManagedLedger) -> int | None:
+    def _oldest_ms(self, ledger: OffloadTopic) -> int | None:
         """When the oldest entry outside the tier was written; an entry of a known position is not read again."""
         position = ledger_list.first_unoffloaded(ledger.info)
         known = self._oldest.get(ledger.name)
