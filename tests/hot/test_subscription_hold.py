@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.hold_broker import EARLIEST, TOPIC, HoldBroker
 from tests.support.raw_client import ErrorAnswer, RawClient, encode_send
-from tests.support.scripted_broker import LookupResponse, ScriptedBroker, SectionKind, answer_lookup
+from tests.support.scripted_broker import LookupResponse, SectionKind, answer_lookup
 from tests.support.servers import free_port
 from tests.support.serving import serving
 
@@ -33,77 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.scripted_broker import Reaction, Session
+    from tests.support.scripted_broker import Reaction, ScriptedBroker, Session
     from tests.support.serving import Served
 
-TOPIC = "persistent://public/default/t"
 WAIT_S = 120.0
-EARLIEST = Position(7, -1)
-
-
-class HoldBroker(ScriptedBroker):
-    """Has subscriptions with mark-delete positions, and refuses what a test lets it refuse."""
-
-    def __init__(self, port: int = 0, /, **reactions: Reaction) -> None:
-        self.marked: dict[str, Position] = {}
-        self.consumers: dict[str, tuple[Session, int]] = {}
-        self.refusals: dict[str, list[Any]] = {}
-        """Errors for the next subscribes of a topic."""
-        self.last = Position(7, 99)
-        self.reports_mark_delete = True
-        super().__init__(port, **reactions)
-
-    def unload(self, topic: str = TOPIC) -> None:
-        """Disconnect the consumer of a topic, as a broker that unloads it does."""
-        session, consumer_id = self.consumers.pop(topic)
-        close = wire.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
-        session.send(SectionKind(type=SectionKind.CLOSE_CONSUMER, close_consumer=close))
-
-    def topic_of(self, session: Session, consumer_id: int) -> str | None:
-        return next((topic for topic, found in self.consumers.items() if found == (session, consumer_id)), None)
-
-    def _subscribe(self, session: Session, command: wire.BaseCommand) -> None:  # type: ignore[override]
-        request = command.subscribe
-        refusals = self.refusals.get(request.topic, [])
-        if refusals:
-            session.error(refusals.pop(0), request.request_id)
-            return
-        self.marked.setdefault(request.topic, EARLIEST)
-        self.consumers[request.topic] = (session, request.consumer_id)
-        session.success(request.request_id)
-
-    def _get_last_message_id(self, session: Session, command: wire.BaseCommand) -> None:
-        request = command.getLastMessageId
-        topic = self.topic_of(session, request.consumer_id)
-        if topic is None:
-            session.error(wire.MetadataError, request.request_id)
-            return
-        answer = SectionKind(type=SectionKind.GET_LAST_MESSAGE_ID_RESPONSE)
-        response = answer.getLastMessageIdResponse
-        response.request_id = request.request_id
-        parts = [(response.last_message_id, self.last)]
-        if self.reports_mark_delete:
-            parts.append((response.consumer_mark_delete_position, self.marked[topic]))
-        for message_id, position in parts:
-            message_id.ledgerId = position.ledger_id & 0xFFFFFFFFFFFFFFFF
-            message_id.entryId = position.entry_id & 0xFFFFFFFFFFFFFFFF
-        session.send(answer)
-
-    def _ack(self, session: Session, command: wire.BaseCommand) -> None:
-        topic = self.topic_of(session, command.ack.consumer_id)
-        if topic is None:
-            return  # as in Pulsar
-        assert command.ack.ack_type == wire.CommandAck.Cumulative
-        (message_id,) = command.ack.message_id
-        self.marked[topic] = max(self.marked[topic], Position(message_id.ledgerId, message_id.entryId))
-        response = wire.CommandAckResponse(consumer_id=command.ack.consumer_id, request_id=command.ack.request_id)
-        session.send(SectionKind(type=SectionKind.ACK_RESPONSE, ackResponse=response))
-
-    def _unsubscribe(self, session: Session, command: wire.BaseCommand) -> None:
-        topic = self.topic_of(session, command.unsubscribe.consumer_id)
-        assert topic is not None
-        del self.marked[topic]
-        session.success(command.unsubscribe.request_id)
 
 
 @pytest.fixture
