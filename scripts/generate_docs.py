@@ -126,9 +126,14 @@ def metrics_page() -> str:
     parts = [_METRICS_HEAD]
     for group in GROUPS:
         switched = "Switched by `exposeManagedLedgerMetricsInPrometheus`.\n"
+        attached = (
+            "Of `afterglow attach` alone. It has no metrics of topics, subscriptions, reads and memory: those of the "
+            "topics themselves are the cluster's.\n"
+        )
         parts += [
             f"## {group.title}\n",
             *([switched] if group.managed_ledgers else []),
+            *([attached] if group.attached else []),
             "| Metric | Type | Labels | Meaning |\n|---|---|---|---|",
             "\n".join(_metric_row(metric) for metric in group.metrics if not _is_sum_or_count(metric)) + "\n",
         ]

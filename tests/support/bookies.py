@@ -22,6 +22,8 @@ from afterglow.metadata.store import MUST_NOT_EXIST
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from afterglow.metadata.store import MetadataStore
+
 READ: Final = 2
 BATCH: Final = 7
 OK, NO_LEDGER, NO_ENTRY, IO_ERROR, UNAUTHORIZED, TOO_MANY, UNKNOWN = 0, 1, 2, 101, 102, 106, 107
@@ -176,11 +178,13 @@ def _reset(connected: socket.socket) -> None:
 
 
 class ScriptedCluster:
-    """Bookies ``b0``, ``b1``, … and a metadata store; a context manager that ends them."""
+    """Bookies ``b0``, ``b1``, … and a metadata store, by default one of their own; a context manager that ends them."""
 
-    def __init__(self, bookies: int = 3, limits: ReadLimits | None = None) -> None:
+    def __init__(
+        self, bookies: int = 3, limits: ReadLimits | None = None, *, store: MetadataStore | None = None
+    ) -> None:
         self.bookies = {f"b{number}": ScriptedBookie() for number in range(bookies)}
-        self.store = MemoryMetadataStore()
+        self.store: MetadataStore = store or MemoryMetadataStore()
         self.reads: list[str] = []
         """Paths that were read from the store."""
         for name, bookie in self.bookies.items():

@@ -1,4 +1,4 @@
-"""Application of the admin API: all routes of one server, served on the ports of the settings."""
+"""Application of the admin API of a broker: all its routes, served on the ports of the settings."""
 
 from __future__ import annotations
 
@@ -42,14 +42,18 @@ from afterglow.pipeline.metrics.overview import Overview
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from afterglow.admin.resource import ResourceTable, SharedResources
     from afterglow.broker.service import BrokerService
-    from afterglow.pipeline.server_handle import ServerHandle
+    from afterglow.config import BrokerConfig
+    from afterglow.pipeline.metrics.collector import MetricsCollector
+    from afterglow.pipeline.server_handle import ServerHandle, TopicService
 
 ALL_RESOURCES = (
     cluster_routes.CLUSTERS,
@@ -91,10 +95,18 @@ _SEARCHES: Final = 4
 async def start_admin(
     server: ServerHandle[BrokerService], tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve the admin API on the plain port, the TLS port, or both.
+    """Serve the admin API of a broker; see :func:`serve_app`."""
+    return await serve_app(admin_app(server), server.service.config, tls)
+
+
+async def serve_app(
+    app: Starlette, config: BrokerConfig, tls: ssl.SSLContext | None
+) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve an application on the plain port, the TLS port, or both.
 
     Args:
-        server: The server.
+        app: The application.
+        config: Has the ports and limits.
         tls: The context of the TLS port; None: there is no such port.
 
     Returns:
@@ -103,8 +115,6 @@ async def start_admin(
     Raises:
         ConfigError: A port cannot be opened.
     """
-    config = server.service.config
-    app = admin_app(server)
     host = url_host(config.advertised_address or config.bind_address)
     limits = HttpLimits.of(config)
     urls: list[str] = []
@@ -123,17 +133,35 @@ async def start_admin(
 
 def admin_app(server: ServerHandle[BrokerService]) -> Starlette:
     """The admin API of a server, to be served in the broker's own event loop."""
-    service = server.service
-    control = AccessControl(service)
+    control = AccessControl(server.service)
     make = partial(BrokerCall, server, asyncio.Semaphore(_SEARCHES))
     metrics = BrokerMetrics(server)
-    scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
+    tables: tuple[ResourceTable[BrokerCall], ...] = (*process_resources(server, metrics), *ALL_RESOURCES)
+    return make_app(route for resources in tables for route in resources.routes(control, make))
+
+
+def process_resources(
+    server: ServerHandle[TopicService], metrics: MetricsCollector, attached_to: dict[str, str] | None = None
+) -> tuple[SharedResources, ...]:
+    """Resources with a state of their own: overview and metrics of a process.
+
+    Args:
+        server: The server.
+        metrics: Its metrics.
+        attached_to: The cluster that the process is attached to, for the console; None: it is a broker.
+    """
+    overview = Overview(server, partial(own_figures, metrics))
+    scraping = Access.KNOWN if server.service.config.authenticate_metrics_endpoint else Access.ANYONE
+    return (
+        console_routes.overview_resources(overview, attached_to),
+        metrics_routes.resources(metrics, scraping),
+    )
+
+
+def make_app(routes: Iterable[Route]) -> Starlette:
+    """The application of routes, to be served in the event loop of their server."""
     app = Starlette(
-        routes=[
-            *console_routes.overview_resources(Overview(server, partial(own_figures, metrics))).routes(control, make),
-            *metrics_routes.resources(metrics, scraping).routes(control, make),
-            *(route for resources in ALL_RESOURCES for route in resources.routes(control, make)),
-        ],
+        routes=list(routes),
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _on_unknown_path, Exception: _on_error},
     )

@@ -73,8 +73,13 @@ _SORTS: Final[dict[str, Callable[[TopicRow], Any]]] = {
 }
 
 
-def overview_resources(overview: Overview) -> SharedResources:
-    """Resources of the topics and tiers of a server."""
+def overview_resources(overview: Overview, attached_to: Mapping[str, str] | None = None) -> SharedResources:
+    """Resources of the topics and tiers of a server.
+
+    Args:
+        overview: Its topics.
+        attached_to: Name, admin API and subscription of the cluster that it is attached to; None: it is a broker.
+    """
     found = SharedResources("/admin/v2/afterglow")
 
     @found.on("GET", "/topics", Access.READ_SERVER)
@@ -89,6 +94,11 @@ def overview_resources(overview: Overview) -> SharedResources:
         # Sorting tens of thousands of rows would block the event loop for too long.
         page = await call.blocking(_page, snapshot, query)
         return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
+
+    @found.on("GET", "/process", Access.KNOWN)
+    async def get_process(_call: Call) -> dict[str, Any]:
+        """The cluster whose topics these are, and which alone can change them; null if they are this broker's."""
+        return {"attachedTo": attached_to}
 
     @found.on("GET", "/tiers", Access.READ_SERVER)
     async def list_tiers(call: Call) -> list[dict[str, Any]]:

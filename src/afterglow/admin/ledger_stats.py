@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.ledger_list import is_fully_offloaded
+from afterglow.offload.topics import OffloadTopic
 from afterglow.tier.locations import driver_metadata, location_of_record
 
 if TYPE_CHECKING:
@@ -24,21 +25,45 @@ if TYPE_CHECKING:
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.durable_cursor import DurableCursor
     from afterglow.ledger.layout import Layout
+    from afterglow.ledger.ledger_list import LedgerRecord
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.topic_metadata import Snapshot
 
     Json = dict[str, Any]
 
 
+class ListedTopic(OffloadTopic, Protocol):
+    """A topic with its ledger list."""
+
+    @property
+    def ledgers(self) -> tuple[LedgerRecord, ...]:
+        """The ledgers of the list, ascending by id."""
+        ...
+
+
 def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]], entries_added: int) -> Json:
-    """``internalStats``: the open ledger is listed with 0 entries; its size is in fields of its own.
+    """``internalStats`` of a topic with its cursors; see :func:`log_stats`.
+
+    Args:
+        ledger: The topic's managed ledger.
+        cursors: Cursors of all subscriptions, also of readers, and whether consumers are connected.
+        entries_added: Since the topic was opened.
+    """
+    return {
+        **log_stats(ledger, entries_added),
+        "waitingCursorsCount": sum(consumed and not cursor.backlog for cursor, consumed in cursors),
+        "cursors": {cursor.name: cursor_stats(ledger, cursor, consumed=consumed) for cursor, consumed in cursors},
+    }
+
+
+def log_stats(ledger: ListedTopic, entries_added: int) -> Json:
+    """``internalStats`` without cursors: the open ledger is listed with 0 entries; its size is in fields of its own.
 
     Pulsar always has an open ledger, and its tools assign the current ledger's size to the last one. Here a topic has
     no open ledger until the first append; until then its last ledger counts as the current one.
 
     Args:
-        ledger: The topic's managed ledger.
-        cursors: Cursors of all subscriptions, also of readers, and whether consumers are connected.
+        ledger: The topic.
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
@@ -49,7 +74,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
         "totalSize": ledger.size_bytes,
         **_current(ledger),
         "lastLedgerCreatedTimestamp": _time(max((row.closed_ms for row in listed), default=0)),
-        "waitingCursorsCount": sum(consumed and not cursor.backlog for cursor, consumed in cursors),
+        "waitingCursorsCount": 0,
         "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": str(ledger.layout.last),
         "state": _state(ledger),
@@ -63,7 +88,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
             }
             for row in listed
         ],
-        "cursors": {cursor.name: cursor_stats(ledger, cursor, consumed=consumed) for cursor, consumed in cursors},
+        "cursors": {},
         "schemaLedgers": [],
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
         "properties": _properties(ledger.info),
@@ -142,7 +167,7 @@ def _cursor_info(ledger: ManagedLedger, cursor: DurableCursor) -> Json:
     return shown | {"properties": cursor.position_properties} if cursor.position_properties else shown
 
 
-def _current(ledger: ManagedLedger) -> Json:
+def _current(ledger: ListedTopic) -> Json:
     rows = ledger.ledgers
     if ledger.writing_to is None and rows and rows[-1].finished:
         return {"currentLedgerEntries": rows[-1].entries, "currentLedgerSize": rows[-1].size_bytes}
@@ -152,7 +177,7 @@ def _current(ledger: ManagedLedger) -> Json:
     }
 
 
-def _state(ledger: ManagedLedger) -> str:
+def _state(ledger: ListedTopic) -> str:
     return "LedgerOpened" if ledger.terminated is None else "Terminated"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_TOPIC_ZEROS: Final[Mapping[str, Any]] = {
+TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
     "msgChunkPublished": False,
@@ -50,7 +50,7 @@ _TOPIC_ZEROS: Final[Mapping[str, Any]] = {
 }
 """Fields of a topic that the broker does not count."""
 
-_SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
+SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateRedeliver": 0.0,
     "messageAckRate": 0.0,
     "chunkedMessageRate": 0,
@@ -146,7 +146,7 @@ def topic_stats(topic: Topic, owner: str) -> Json:
     producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
     traffic_in, traffic_out = topic.traffic_in, topic.traffic_out
     return {
-        **_TOPIC_ZEROS,
+        **TOPIC_ZEROS,
         **_rate_in(topic.meter_in.rate(traffic_in)),
         **_rate_out(topic.meter_out.rate(traffic_out)),
         "bytesInCounter": traffic_in.size_bytes,
@@ -175,7 +175,7 @@ def topic_stats(topic: Topic, owner: str) -> Json:
 
 def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
     """Statistics of a partitioned topic: the sum of its partitions, and with ``each`` also those of each."""
-    summed: Json = {**_TOPIC_ZEROS, "compaction": {}, "replication": {}}
+    summed: Json = {**TOPIC_ZEROS, "compaction": {}, "replication": {}}
     del summed["deduplicationStatus"]  # a field of single partitions
     rows = list(partitions.values())
     for name in _SUMMED:
@@ -258,7 +258,7 @@ def subscription_stats(subscription: Subscription) -> Json:
     active = subscription.active
     shared = subscription.kind == wire.CommandSubscribe.Shared
     stats: Json = {
-        **_SUBSCRIPTION_ZEROS,
+        **SUBSCRIPTION_ZEROS,
         **_rate_out(subscription.meter.rate(out)),
         "lastConsumedFlowTimestamp": times.last_flow_ms,
         "lastConsumedTimestamp": times.last_sent_ms,

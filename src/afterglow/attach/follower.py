@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from afterglow.attach.ledger_merge import committed_end
@@ -36,6 +38,16 @@ _IDLE_S: Final = 10.0
 _GROWTH: Final = 1.5
 _PROBE_S: Final = 20.0
 _THREADS: Final = 8
+
+
+class PollResult(StrEnum):
+    """Cost and result of one poll of a topic."""
+
+    READ = "read"
+    """Its ledger list and statistics were read."""
+    UNCHANGED = "unchanged"
+    """Its last message is the same as before, so that nothing was read."""
+    FAILED = "failed"
 
 
 @dataclass(slots=True)
@@ -81,6 +93,8 @@ class Follower:
         self._clock = clock
         self._on_fenced = on_fenced
         self._stop = threading.Event()
+        self._count_lock = threading.Lock()
+        self._polls: Counter[PollResult] = Counter()
         self._followed: dict[str, _Followed] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="attach-follow")
         self._thread = threading.Thread(target=self._run, name="attach-follower", daemon=True)
@@ -95,6 +109,16 @@ class Follower:
         if self._thread.is_alive():
             self._thread.join()
         self._pool.shutdown(cancel_futures=True)
+
+    def polls(self) -> dict[PollResult, int]:
+        """Numbers of polls of all topics since the start, by result."""
+        with self._count_lock:
+            return {result: self._polls[result] for result in PollResult}
+
+    def problem(self, name: str) -> str:
+        """The error of the last poll of a topic, by its managed-ledger name; empty if it succeeded."""
+        followed = self._followed.get(name)
+        return "" if followed is None else followed.problem
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -142,8 +166,9 @@ class Follower:
     # --- one topic ----------------------------------------------------------------------------------------------------
 
     def _poll(self, followed: _Followed) -> None:
+        result = PollResult.FAILED
         try:
-            self._follow(followed)
+            result = self._follow(followed)
             followed.problem = ""
         except Fenced as error:
             self._on_fenced(error)
@@ -155,22 +180,25 @@ class Follower:
         except Exception:  # noqa: BLE001 - an unknown error must not end the poll of this topic for good
             _log.exception("%s is followed later", followed.topic.topic)
         finally:
+            with self._count_lock:
+                self._polls[result] += 1
             followed.due = self._clock.monotonic() + followed.interval_s
             followed.busy = False
 
-    def _follow(self, followed: _Followed) -> None:
+    def _follow(self, followed: _Followed) -> PollResult:
         topic = followed.topic
         if followed.interval_s >= _IDLE_S and followed.seen is not None and not self._may_have_changed(followed):
-            return
+            return PollResult.UNCHANGED
         ledgers = self._cluster.ledgers(topic.topic)
         if ledgers is None:
             self._drop(followed)
-            return
+            return PollResult.READ
         topic.follow(ledgers, self._cluster.last_confirmed(topic.topic))
         seen = topic.layout.last, len(ledgers.ledgerInfo)
         changed = seen != followed.seen
         followed.seen = seen
         followed.interval_s = _ACTIVE_S if changed else min(followed.interval_s * _GROWTH, _IDLE_S)
+        return PollResult.READ
 
     def _may_have_changed(self, followed: _Followed) -> bool:
         """Whether an idle topic has another last message than before; True if its broker does not say."""

@@ -91,11 +91,22 @@ def _policies(path: Path, pattern: str, table: str, given: object) -> TopicPolic
         raise ConfigError(f"--policies {path}: [{table}]: {error}") from error
     if _DELETION_LAG in found.values:
         raise ConfigError(f"--policies {path}: [{table}] sets {_DELETION_LAG}; remove it: {_NO_LAG} by its retention")
-    return TopicPolicies(pattern, found.values, Origin(OriginKind.FILE, f"{path.name} [{table}]"))
+    kind = OriginKind.FILE if table == "policies" else OriginKind.TOPIC
+    return TopicPolicies(pattern, found.values, Origin(kind, f"{path.name} [{table}]"))
+
+
+def _with_common(config: BrokerConfig, common: TopicPolicies) -> BrokerConfig:
+    """The policies of all topics; those of the command line take precedence over those of the file."""
+    values = {
+        name: value for name, value in common.values.items() if config.origin(name).kind is not OriginKind.ARGUMENT
+    }
+    return config.overridden(values, common.origin)
 
 
 class AttachPolicies:
     """Effective policies of all attached topics. Thread-safe; they do not change while the process runs.
+
+    Precedence, lowest first: settings of the process, ``[policies]``, flags of the process, ``[topics."PATTERN"]``.
 
     Args:
         config: Settings of the process, with its flags.
@@ -106,7 +117,7 @@ class AttachPolicies:
     """
 
     def __init__(self, config: BrokerConfig, file: PolicyFile) -> None:
-        config = config if file.common is None else config.overridden(file.common.values, file.common.origin)
+        config = config if file.common is None else _with_common(config, file.common)
         self._config = config.overridden({_DELETION_LAG: None}, _NO_LAG)
         self._topics = file.topics
         self._lock = threading.Lock()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from afterglow.format.position import LedgerRange, Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.layout import Layout
+    from afterglow.ledger.ledger_list import LedgerRecord
     from afterglow.ledger.topic_metadata import Edit, Snapshot, TopicMetadata
 
 _log = logging.getLogger(__name__)
@@ -59,6 +60,11 @@ class AttachedTopic:
     def info(self) -> ManagedLedgerInfo:
         """Our copy of its metadata; not to be changed."""
         return self._state.snapshot.info
+
+    @property
+    def ledgers(self) -> tuple[LedgerRecord, ...]:
+        """The ledgers of the list, ascending by id."""
+        return self._state.records
 
     @property
     def layout(self) -> Layout:

@@ -60,6 +60,19 @@ class AttachedTopics:
         self._open: dict[str, AttachedTopic] = {}
         self._opening: dict[str, threading.Lock] = {}
 
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+        return self._clock
+
+    def exists(self, name: str) -> bool:
+        """Whether a topic is attached, or was attached and has records left.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return self.opened(name) is not None or self._metadata.get(self._paths.managed_ledger(name)) is not None
+
     def open(self, name: str, *, create: bool = False) -> AttachedTopic:
         """An attached topic; the same object until it is closed.
 

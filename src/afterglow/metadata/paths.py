@@ -85,6 +85,11 @@ class AfterglowPaths:
         return f"{self.root}/cluster-instance"
 
     @property
+    def subscriptions(self) -> str:
+        """The node with the names of the subscriptions by which an attachment holds back trimming."""
+        return f"{self.root}/subscriptions"
+
+    @property
     def managed_ledgers(self) -> str:
         """The common parent of the copies of a Pulsar cluster's ``ManagedLedgerInfo``."""
         return f"{self.root}/managed-ledgers"

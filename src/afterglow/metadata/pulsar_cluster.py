@@ -95,6 +95,14 @@ class PulsarCluster:
         stored = self._store.get(managed_ledger_path(topic.managed_ledger_name))
         return None if stored is None or not stored.value else stored.value
 
+    def tenant(self, tenant: str) -> Json:
+        """Return the settings of a tenant; empty if this store has none.
+
+        Raises:
+            CorruptMetadata: The stored value is not a JSON object.
+        """
+        return self._object(f"{_POLICIES}/{tenant}") or {}
+
     def namespace_policies(self, namespace: NamespaceName) -> Json:
         """Return all policies of a namespace; empty if this store has none.
 

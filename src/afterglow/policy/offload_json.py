@@ -140,14 +140,20 @@ def shown(stored: Mapping[str, Any]) -> Json:
     return {**fields.unread, **write(fields.given, masked=True)}
 
 
-def described(policy: BrokerConfig) -> list[Json]:
-    """Every value of an effective policy with its name and origin, in the order of the table; secrets masked."""
+def described(policy: BrokerConfig, *, with_source: bool = False) -> list[Json]:
+    """Every value of an effective policy with its name and origin, in the order of the table; secrets masked.
+
+    Args:
+        policy: The policy.
+        with_source: Whether rows also have the ``source`` of the value, such as a file and its table, or a flag.
+    """
     rows = [row for row in SETTINGS.values() if row.key in POLICY_SETTINGS or row.key in RETENTION_SETTINGS]
     return [
         {
             "name": row.key,
             "value": MASK if row.secret and value is not None else _plain(value),
             "origin": policy.origin(row.key).kind.level,
+            **({"source": str(policy.origin(row.key))} if with_source else {}),
         }
         for row in rows
         for value in (getattr(policy, row.attribute),)

@@ -58,6 +58,8 @@ class MetricGroup:
     metrics: tuple[Metric, ...]
     managed_ledgers: bool = False
     """Whether ``exposeManagedLedgerMetricsInPrometheus`` controls them."""
+    attached: bool = False
+    """Whether only ``afterglow attach`` has them; else only, or also, an embedded server."""
 
 
 def _counter(name: str, labels: str, text: str) -> Metric:
@@ -355,6 +357,58 @@ GROUPS: Final = (
                 'Topics beyond metricsMaxTopics, which are merged into the series "other".',
             ),
         ),
+    ),
+    MetricGroup(
+        "Attach",
+        (
+            _gauge("afterglow_attach_topics", "namespace", "Attached topics; each partition is one."),
+            _counter(
+                "afterglow_attach_confirmed_entries_total",
+                _TOPIC,
+                "Entries that brokers of the cluster have confirmed while the topic was attached.",
+            ),
+            _counter("afterglow_attach_confirmed_bytes_total", _TOPIC, "Bytes of these entries."),
+            _gauge(
+                "afterglow_attach_lag_entries",
+                _TOPIC,
+                "Entries behind the last committed segment, which the subscription keeps the cluster from trimming. "
+                "Bytes and age of the lag are in afterglow_offload_lag_bytes and afterglow_offload_lag_seconds.",
+            ),
+            _gauge(
+                "afterglow_attach_held",
+                _TOPIC,
+                "1 while the subscription that holds back trimming has its consumer connected, else 0.",
+            ),
+            _gauge(
+                "afterglow_attach_may_be_lost",
+                _TOPIC,
+                "1 if the subscription was found ahead of what was acknowledged, since others have moved or deleted "
+                "it, so that the cluster may have trimmed entries that are not in the tier. Alert if it is not 0.",
+            ),
+            _gauge(
+                "afterglow_attach_lost_entries",
+                _TOPIC,
+                "Entries that the cluster has trimmed before they were in the tier, since the start. Alert if it is "
+                "not 0.",
+            ),
+            _gauge(
+                "afterglow_attach_follow_failing",
+                _TOPIC,
+                "1 if the last poll of the topic failed, which is repeated within ten seconds.",
+            ),
+            _counter(
+                "afterglow_attach_polls_total",
+                "result",
+                "Polls of topics: read (one request to a broker for statistics and one to ZooKeeper), unchanged (one "
+                "request for the last message of an idle topic), failed.",
+            ),
+            _counter(
+                "afterglow_attach_read_bytes_total",
+                "route",
+                "Bytes that tasks have read from the cluster and uploaded, by route: bookies, or protocol (a broker).",
+            ),
+        ),
+        attached=True,
     ),
 )
 
