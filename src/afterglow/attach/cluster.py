@@ -55,7 +55,7 @@ def cluster_settings(admin: AdminClient, zookeeper: str | None, name: str | None
         reported = {}
     name = name or str(reported.get("clusterName") or "")
     if not name:
-        raise ConfigError(f"{admin.url} does not report the name of its cluster; give --cluster NAME")
+        raise ConfigError(f"{admin.url} does not report the name of its cluster; give --cluster-name NAME")
     address = zookeeper or str(reported.get("metadataStoreUrl") or reported.get("zookeeperServers") or "")
     if not address:
         raise ConfigError(f"{admin.url} does not report its metadata store; give --zookeeper zk://HOST:2181")

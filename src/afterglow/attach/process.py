@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
+from afterglow.attach.catalog import AttachedCatalog
 from afterglow.attach.cluster import AttachedCluster, cluster_settings
 from afterglow.attach.cluster_checks import WhenBehind, check
 from afterglow.attach.cluster_instance import check_instance, read_instance, record_instance
@@ -20,9 +22,12 @@ from afterglow.attach.cluster_settings import SettingsReader
 from afterglow.attach.follower import Follower
 from afterglow.attach.hot_ledgers import ClusterLedgers
 from afterglow.attach.policies import AttachPolicies
+from afterglow.attach.records import attachment_instance, record_subscription
+from afterglow.attach.service import AttachedService, ClusterLink
 from afterglow.attach.tier_retention import TierRetention
 from afterglow.attach.topics import AttachedTopics
-from afterglow.errors import AfterglowError, CommitUnknown, ConfigError, Fenced, VersionConflict
+from afterglow.broker.auth import Authenticator
+from afterglow.errors import AfterglowError, ConfigError, Fenced
 from afterglow.hot.bookkeeper import BookKeeperAddress, BookKeeperClient, BookKeeperCluster, ReadLimits
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.subscription_hold import SubscriptionHolds
@@ -32,13 +37,16 @@ from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.lease import become_owner, open_lease
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.pulsar_cluster import PulsarCluster
-from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.service import OffloadService
+from afterglow.pipeline.server_handle import ServerHandle
+from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
 from afterglow.pipeline.upkeep import run_with_timeout
+from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.spark.offload_jobs import SparkRunner
 from afterglow.spark.session import spark_properties
 from afterglow.storage import open_store
 from afterglow.storage.health import TierHealth, spawn_thread
+from afterglow.storage.wrapper import CountingStore, RequestCounters
 from afterglow.tier.locations import Tiers, own_tier, store_options
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ if TYPE_CHECKING:
     from afterglow.attach.policies import PolicyFile
     from afterglow.config import BrokerConfig
     from afterglow.metadata.cluster_credentials import ClusterCredentials
-    from afterglow.metadata.store import MetadataStore
+    from afterglow.pipeline.tier_verifier import VerifyControl
     from afterglow.tier.locations import TierLocation
 
 _log = logging.getLogger(__name__)
@@ -92,12 +100,22 @@ class AttachOptions:
 class AttachProcess:
     """A running process. Created by :meth:`start`."""
 
+    server: ServerHandle[AttachedService]
+    """For the admin API and the metrics."""
+
     def __init__(
-        self, topics: AttachedTopics, offload: OffloadService, cluster: AttachedCluster, ended: threading.Event
+        self,
+        topics: AttachedTopics,
+        offload: OffloadService,
+        cluster: AttachedCluster,
+        location: TierLocation,
+        ended: threading.Event,
     ) -> None:
         self.topics = topics
         self.offload = offload
         self.cluster = cluster
+        self.location = location
+        """The tier."""
         self.fenced: Fenced | None = None
         """Set once another process has taken over."""
         self.ended = ended
@@ -125,7 +143,8 @@ class AttachProcess:
         1. Read the cluster's settings and topics, and the tier. *Crash: nothing was changed.*
         2. Wait for the lease, and take ownership below ``/afterglow/<cluster>/``. *Crash: an earlier process is fenced,
            and the next one takes over.*
-        3. Hold a subscription on each topic. *Crash: the subscriptions stay, and the next process holds them.*
+        3. Record the name of the subscription, for ``detach``. *Crash: a name of which no topic has a subscription.*
+        4. Hold a subscription on each topic. *Crash: the subscriptions stay, and the next process holds them.*
 
         Args:
             options: The options.
@@ -155,6 +174,7 @@ class AttachProcess:
         with ExitStack() as stack:
             admin = AdminClient(options.admin_url, options.credentials)
             settings = cluster_settings(admin, options.zookeeper, options.cluster)
+            config = replace(config, cluster_name=settings.name)
             cluster_store = open_metadata(settings.zookeeper, config)
             stack.callback(cluster_store.close)
             cluster_metadata = PulsarCluster(cluster_store)
@@ -162,7 +182,9 @@ class AttachProcess:
             cluster = AttachedCluster(settings, admin, cluster_metadata, _compiled(options.pattern))
             _check_topics(cluster, options)
             attach_policies = AttachPolicies(config, policies)
-            tiers = Tiers(health=TierHealth(spawn=spawn_thread))
+            authenticator = Authenticator.from_config(config)
+            requests = RequestCounters()
+            tiers = Tiers(partial(CountingStore, counters=requests), TierHealth(spawn=spawn_thread))
             location = own_tier(Path(), options.tier, config)
             _check_tier(location, config)
             limits = ReadLimits(bytes_per_s=options.read_rate)
@@ -192,6 +214,8 @@ class AttachProcess:
                 config=attach_policies.config,
                 clock=clock,
             )
+            attachment = attachment_instance(metadata, paths)
+            record_subscription(metadata, paths, options.subscription)
             runner = SparkRunner(
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
@@ -210,7 +234,7 @@ class AttachProcess:
                 runner=runner,
                 executor=threads,
                 clock=clock,
-                instance=_instance(metadata, paths.instance),
+                instance=attachment,
                 home="",
                 remote=lambda: address,
                 tasks_cut_blocks=True,
@@ -218,13 +242,41 @@ class AttachProcess:
             )
             offload.attach(topics)
             stack.callback(offload.close)
-            process = cls(topics, offload, cluster, ended)
+            process = cls(topics, offload, cluster, location, ended)
             lease.keep(metadata.guard, process._on_fenced)
             pulsar = PulsarAddress(service_url, options.credentials.token, options.credentials.ca_file)
             holds = SubscriptionHolds(pulsar, options.subscription)
             stack.callback(holds.close)
             follower = Follower(cluster, topics, holds, clock, process._on_fenced)
             stack.callback(follower.close)
+
+            def open_verifier(control: VerifyControl) -> TierVerifier:
+                stores = TierStores(tiers.store(location, config), config, tiers=tiers, control=control)
+                return TierVerifier(None, attachment, metadata, stores, config, quiet=False)
+
+            verify_runs = VerifyRuns(open_verifier)
+            stack.callback(verify_runs.close)
+            calls = ThreadPoolExecutor(_THREADS, thread_name_prefix="attach-call")
+            stack.callback(run_with_timeout, _GRACE_S, "stopping calls", partial(calls.shutdown, cancel_futures=True))
+            service = AttachedService(
+                ClusterLink(settings.name, options.admin_url, options.subscription),
+                config=attach_policies.config,
+                store=topics,
+                catalog=AttachedCatalog(topics, cluster_metadata),
+                policies=attach_policies,
+                holds=holds,
+                follower=follower,
+                authenticator=authenticator,
+                pool=calls,
+            )
+            process.server = ServerHandle(
+                service,
+                offload,
+                verify_runs,
+                tier_requests=requests.counts,
+                offload_jobs=runner.counts,
+                on_shutdown=process.ended.set,
+            )
             offload.start()
             follower.start()
             retention = TierRetention(topics=topics, hooks=offload, policies=attach_policies, clock=clock)
@@ -239,6 +291,16 @@ class AttachProcess:
             process._stack = stack.pop_all()
             return process
         raise AssertionError("unreachable: the block returns or raises")
+
+    def summarize(self) -> str:
+        """Describe entry path, tier and topics in one line."""
+        count = len(self.topics.all_opened())
+        name = self.cluster.settings.name
+        return f"entries from bookies, tier {self.location}, {count} topic{'s' * (count != 1)} of cluster {name}"
+
+    async def wait_for_end(self) -> None:
+        """Wait until the process should end, without blocking the event loop."""
+        await asyncio.to_thread(self.ended.wait)
 
     def stop(self) -> None:
         """Stop all parts. Subscriptions stay, so that the cluster keeps what is not in the tier."""
@@ -321,18 +383,3 @@ def _service_url(cluster: PulsarCluster, admin_url: str) -> str:
         if url := broker.get("pulsarServiceUrl") or broker.get("pulsarServiceUrlTls"):
             return str(url)
     raise ConfigError(f"no broker of {admin_url} is registered in the cluster's metadata; start one")
-
-
-def _instance(metadata: MetadataStore, path: str) -> str:
-    """Id of this attachment in the user metadata of its objects; created once, and the same after a restart.
-
-    Raises:
-        MetadataError: The store failed.
-    """
-    while True:
-        if (found := metadata.get(path)) is not None and found.value:
-            return found.value.decode()
-        try:
-            metadata.put(path, str(uuid4()).encode(), MUST_NOT_EXIST)
-        except (VersionConflict, CommitUnknown):
-            continue

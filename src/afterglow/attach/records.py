@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from afterglow.errors import CommitUnknown, CorruptMetadata, VersionConflict
-from afterglow.metadata.names import Domain, NamespaceName, TopicName, decode_name
+from afterglow.metadata.names import TopicName
 from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.offload.pending_deletes import names_below
 
 if TYPE_CHECKING:
     from afterglow.metadata.paths import AfterglowPaths
@@ -61,19 +62,14 @@ def record_subscription(metadata: MetadataStore, paths: AfterglowPaths, name: st
             continue
 
 
-def recorded_topics(metadata: MetadataReader, paths: AfterglowPaths) -> tuple[TopicName, ...]:
+def recorded_topics(metadata: MetadataStore, paths: AfterglowPaths) -> tuple[TopicName, ...]:
     """Every topic that was attached and has records, ascending by name.
 
     Raises:
         MetadataUnavailable: The store cannot be reached.
     """
-    root = paths.managed_ledgers
-    return tuple(
-        TopicName(NamespaceName(tenant, namespace), decode_name(name), Domain.PERSISTENT)
-        for tenant in metadata.children(root)
-        for namespace in metadata.children(f"{root}/{tenant}")
-        for name in sorted(metadata.children(f"{root}/{tenant}/{namespace}/{Domain.PERSISTENT}"))
-    )
+    names = names_below(metadata, paths.managed_ledgers)
+    return tuple(sorted((TopicName.from_managed_ledger_name(name) for name in names), key=str))
 
 
 def _parse(value: bytes, path: str) -> tuple[str, ...]:

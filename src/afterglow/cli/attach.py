@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,9 +16,18 @@ from afterglow.cli import parameters
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.output import PrintableFormatter
 from afterglow.errors import ConfigError
+from afterglow.spark.log_filter import is_not_py4j_chatter
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from afterglow.attach.process import AttachProcess
+    from afterglow.config import BrokerConfig
+
+_HTTP_PORT: Final = 8081
+"""Default of ``--http-port``: 8080 is that of a broker, perhaps on the same machine."""
+_NO_BROKER: Final = {"brokerServicePort": "", "brokerServicePortTls": ""}
+"""Ports that this process does not open."""
 
 
 @app.command()
@@ -39,6 +49,14 @@ def attach(
     ] = "afterglow",
     policies: Annotated[
         Path | None, typer.Option(help="File with policies of topics, attach.toml.", exists=True, dir_okay=False)
+    ] = None,
+    max_segment_size: Annotated[
+        Any,
+        typer.Option(metavar="SIZE", parser=parameters.read_bytes, help="Segments are closed at this size."),
+    ] = None,
+    max_segment_time: Annotated[
+        Any,
+        typer.Option(metavar="TIME", parser=parameters.read_seconds, help="Or at this age of their first entry."),
     ] = None,
     max_read_rate: Annotated[
         Any,
@@ -64,6 +82,14 @@ def attach(
     ] = False,
     token: Annotated[str | None, typer.Option(help="Token, or file:///PATH. Default: AFTERGLOW_TOKEN.")] = None,
     ca_file: Annotated[str | None, typer.Option(help="Trusted certificate authorities for TLS.")] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(help=f"Port of the admin API, metrics and console; 0 selects a free one. Default: {_HTTP_PORT}."),
+    ] = None,
+    listen: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
+    ] = False,
     conf: Annotated[Path | None, typer.Option(help="Configuration file in the format of broker.conf.")] = None,
     settings: Annotated[
         list[Any] | None,
@@ -79,16 +105,22 @@ def attach(
     from afterglow.attach.cluster_checks import WhenBehind  # noqa: PLC0415 - not needed for --help
     from afterglow.attach.policies import PolicyFile, read_policy_file  # noqa: PLC0415
     from afterglow.attach.process import AttachOptions, AttachProcess  # noqa: PLC0415
-    from afterglow.config import load_conf  # noqa: PLC0415
+    from afterglow.broker.auth import check_exposure  # noqa: PLC0415
     from afterglow.metadata.cluster_credentials import ClusterCredentials  # noqa: PLC0415
 
     if when_behind not in set(WhenBehind):
         raise ConfigError(f"--when-behind {when_behind!r} is unknown; use {' or '.join(WhenBehind)}")
-    overrides = {"streamingOffloadEnabled": "true"} | ({} if master is None else {"sparkMaster": master})
-    retention = {"tierRetentionTimeInMinutes": tier_retention_time, "tierRetentionSizeInMB": tier_retention_size}
-    overrides |= {key: value for key, value in retention.items() if value is not None}
-    overrides |= dict(settings or ())
-    config = load_conf(conf, environ=os.environ, overrides=overrides)
+    given = {
+        "sparkMaster": ("--master", master),
+        "bindAddress": ("--listen", listen),
+        "webServicePort": ("--http-port", http_port),
+        "maxOffloadSegmentSizeInBytes": ("--max-segment-size", max_segment_size),
+        "maxOffloadSegmentRolloverTimeInSeconds": ("--max-segment-time", max_segment_time),
+        "tierRetentionTimeInMinutes": ("--tier-retention-time", tier_retention_time),
+        "tierRetentionSizeInMB": ("--tier-retention-size", tier_retention_size),
+    }
+    config = _load(conf, dict(settings or ()), {key: flag for key, flag in given.items() if flag[1] is not None})
+    check_exposure(config, insecure=insecure)
     options = AttachOptions(
         admin_url=cluster,
         pattern=topics,
@@ -104,6 +136,7 @@ def attach(
     )
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(is_not_py4j_chatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     ended = threading.Event()
 
@@ -123,9 +156,44 @@ def attach(
     if started is None:
         return DONE
     with started as run:
-        typer.echo(f"ready {run.cluster.settings.name}: {len(run.cluster.topics())} topics")
-        run.ended.wait()
+        asyncio.run(_serve(run))
     if run.fenced is not None:
         typer.echo(f"afterglow: {run.fenced}", err=True)
         return FAILED
     return DONE
+
+
+def _load(conf: Path | None, settings: dict[str, str], flags: dict[str, tuple[str, object]]) -> BrokerConfig:
+    """The settings of the process; the origin of a flag's value is the flag.
+
+    Raises:
+        ConfigError: A setting is not valid, or is also given as a flag with another value.
+    """
+    from afterglow.config import SETTINGS, Origin, OriginKind, load_conf  # noqa: PLC0415 - not needed for --help
+    from afterglow.config.setting import DEFAULT  # noqa: PLC0415
+
+    for key, (flag, value) in flags.items():
+        if settings.get(key, str(value)) != str(value):
+            raise ConfigError(f"--set {key}: {flag} sets it to another value; remove one of them")
+    overrides = {"streamingOffloadEnabled": "true", **settings, **_NO_BROKER}
+    overrides |= {key: str(value) for key, (_, value) in flags.items()}
+    config = load_conf(conf, environ=os.environ, overrides=overrides)
+    for key, (flag, _) in flags.items():
+        config = config.overridden({key: getattr(config, SETTINGS[key].attribute)}, Origin(OriginKind.ARGUMENT, flag))
+    if config.origin("webServicePort") == DEFAULT:
+        config = config.overridden({"webServicePort": _HTTP_PORT}, DEFAULT)
+    return config
+
+
+async def _serve(run: AttachProcess) -> None:
+    """Serve the admin API until the process is to end."""
+    from afterglow.admin.attached_app import start_attached_admin  # noqa: PLC0415 - not needed for --help
+    from afterglow.broker.tls import server_context  # noqa: PLC0415
+
+    url, stop = await start_attached_admin(run.server, server_context(run.server.service.config))
+    try:
+        typer.echo(f"ready {url}".rstrip())
+        typer.echo(run.summarize())
+        await run.wait_for_end()
+    finally:
+        await stop()
