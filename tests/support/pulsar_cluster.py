@@ -16,7 +16,7 @@ import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tests.support.java_tools import OPENED
+from tests.support.java_tools import OPENED, VERSION
 from tests.support.maven import maven_class_path
 from tests.support.pulsar_standalone import broker_class_path
 from tests.support.zookeeper import ZooKeeperServer
@@ -58,15 +58,23 @@ class JavaProcess:
         directory: Where it runs.
         memory: Options of the JVM.
         main: Its class and arguments.
-        class_path: Its jars; None: those of the broker.
+        class_path: Its jars, without Pulsar's drivers of metadata; None: those of the broker.
+        version: Release of the broker.
     """
 
     def __init__(
-        self, name: str, directory: Path, memory: Sequence[str], main: Sequence[str], *, class_path: str | None = None
+        self,
+        name: str,
+        directory: Path,
+        memory: Sequence[str],
+        main: Sequence[str],
+        *,
+        class_path: str | None = None,
+        version: str = VERSION,
     ) -> None:
         java = str(find_java().home / "bin" / "java")
         drivers = _DRIVERS if class_path is None else ()
-        self._command = [java, *memory, *_FLAGS, *drivers, "-cp", class_path or broker_class_path(), *main]
+        self._command = [java, *memory, *_FLAGS, *drivers, "-cp", class_path or broker_class_path(version), *main]
         self._name = name
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,6 +140,7 @@ class RealBookie:
         zookeeper: Hosts of the cluster's ZooKeeper.
         settings: Of ``bookkeeper.conf``, beside those that every test needs.
         properties: Of the JVM.
+        version: Release of Pulsar whose jars it is started from.
     """
 
     def __init__(
@@ -141,6 +150,8 @@ class RealBookie:
         zookeeper: str,
         settings: Mapping[str, str] | None = None,
         properties: Sequence[str] = (),
+        *,
+        version: str = VERSION,
     ) -> None:
         self.port = low_port()
         own = settings or {}
@@ -169,7 +180,7 @@ class RealBookie:
         )
         memory = ("-Xmx192m", "-XX:MaxDirectMemorySize=256m", *properties)
         main = ("org.apache.bookkeeper.server.Main", "--conf", str(conf))
-        self._process = JavaProcess(f"bookie{number}", directory, memory, main)
+        self._process = JavaProcess(f"bookie{number}", directory, memory, main, version=version)
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
@@ -237,14 +248,21 @@ class PulsarCluster:
         directory: An existing directory of its own.
         bookies: Settings of each bookie, beside those that every test needs.
         settings: Of ``broker.conf``, likewise.
+        version: Release of Pulsar.
     """
 
     def __init__(
-        self, directory: Path, bookies: Sequence[Mapping[str, str]], settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        bookies: Sequence[Mapping[str, str]],
+        settings: Mapping[str, str] | None = None,
+        *,
+        version: str = VERSION,
     ) -> None:
         self.directory = directory
+        self._version = version
         (directory / "zookeeper").mkdir()
-        self.zookeeper = ZooKeeperServer(broker_class_path(), directory / "zookeeper")
+        self.zookeeper = ZooKeeperServer(broker_class_path(version), directory / "zookeeper")
         self._bookie_settings = bookies
         self._settings = dict(settings or {})
         self._web_port, self._broker_port = low_port(), low_port()
@@ -256,6 +274,11 @@ class PulsarCluster:
     def service_url(self) -> str:
         """Where its broker speaks Pulsar's protocol."""
         return f"pulsar://127.0.0.1:{self._broker_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where its admin API answers."""
+        return f"http://127.0.0.1:{self._web_port}"
 
     def __enter__(self) -> Self:
         try:
@@ -278,7 +301,8 @@ class PulsarCluster:
 
     def add_bookie(self, settings: Mapping[str, str], properties: Sequence[str] = ()) -> RealBookie:
         """Start one more bookie."""
-        bookie = RealBookie(len(self.bookies) + 1, self.directory, self.zookeeper.hosts, settings, properties)
+        number = len(self.bookies) + 1
+        bookie = RealBookie(number, self.directory, self.zookeeper.hosts, settings, properties, version=self._version)
         self.bookies[bookie.bookie_id] = bookie
         bookie.start()
         return bookie
@@ -313,7 +337,7 @@ class PulsarCluster:
         )
         memory = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
         main = ("org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(conf))
-        self._broker = JavaProcess("broker", self.directory, memory, main)
+        self._broker = JavaProcess("broker", self.directory, memory, main, version=self._version)
         self._broker.launch()
         deadline = time.monotonic() + _START_S
         while not self._is_well():
@@ -334,7 +358,7 @@ class PulsarCluster:
         """Call the admin API below ``/admin/v2/``; returns the parsed JSON, or None if the body is empty."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(
-            f"http://127.0.0.1:{self._web_port}/admin/v2/{path}",
+            f"{self.admin_url}/admin/v2/{path}",
             data,
             {"Content-Type": "application/json"},
             method=method,
@@ -350,13 +374,13 @@ class PulsarCluster:
             "--cluster": "lab",
             "--metadata-store": store,
             "--configuration-metadata-store": store,
-            "--web-service-url": f"http://127.0.0.1:{self._web_port}",
+            "--web-service-url": self.admin_url,
             "--broker-service-url": self.service_url,
             "--initial-num-stream-storage-containers": "0",
             "--initial-num-transaction-coordinators": "1",
         }
         main = ["org.apache.pulsar.PulsarClusterMetadataSetup", *(part for pair in arguments.items() for part in pair)]
-        setup = JavaProcess("setup", self.directory, ("-Xmx256m",), main)
+        setup = JavaProcess("setup", self.directory, ("-Xmx256m",), main, version=self._version)
         setup.launch()
         setup.finish()
         for settings in self._bookie_settings:
@@ -364,7 +388,7 @@ class PulsarCluster:
         self.start_broker()
 
     def _is_well(self) -> bool:
-        url = f"http://127.0.0.1:{self._web_port}/admin/v2/brokers/health"
+        url = f"{self.admin_url}/admin/v2/brokers/health"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 return bool(answer.read() == b"ok")

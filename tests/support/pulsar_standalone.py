@@ -28,12 +28,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-_BROKER: Final = (
-    ("org.apache.pulsar", "pulsar-broker", VERSION),
+_BROKER_LIBRARIES: Final = (
     ("org.apache.logging.log4j", "log4j-slf4j2-impl", "2.23.1"),
     ("org.apache.logging.log4j", "log4j-core", "2.23.1"),
     ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
 )
+NEWER: Final = "4.2.4"
+"""The newest release that tests know."""
+_TELEMETRY: Final = ("common", "sdk-common", "sdk-extension-autoconfigure-spi", "sdk-logs", "sdk-metrics", "sdk-trace")
+_PINNED: Final = {
+    VERSION: PINNED,
+    # Its own description leaves these parts at a version that the others do not work with.
+    NEWER: tuple(("io.opentelemetry", f"opentelemetry-{name}", "1.62.0") for name in _TELEMETRY),
+}
 _OFFLOADERS: Final = (
     ("org.apache.pulsar", "tiered-storage-jcloud", VERSION),
     ("org.apache.pulsar", "tiered-storage-file-system", VERSION),
@@ -74,13 +81,14 @@ _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2
 
 
-def broker_class_path() -> str:
-    """The classes of the broker, among them those of the Java client.
+def broker_class_path(version: str = VERSION) -> str:
+    """The classes of the broker of a release, among them those of the Java client.
 
     Raises:
         MissingDependency: They cannot be fetched.
     """
-    return maven_class_path(f"pulsar-broker-{VERSION}", _BROKER, pinned=PINNED, excluded=EXCLUDED)
+    artifacts = (("org.apache.pulsar", "pulsar-broker", version), *_BROKER_LIBRARIES)
+    return maven_class_path(f"pulsar-broker-{version}", artifacts, pinned=_PINNED[version], excluded=EXCLUDED)
 
 
 class PulsarStandalone:
