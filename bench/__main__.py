@@ -19,6 +19,7 @@ WORKLOADS = (
     "scan",
     "scan_spark",
     "seek",
+    "attach",
     "plots",
 )
 

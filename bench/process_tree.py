@@ -1,4 +1,4 @@
-"""Memory of this process and all below it."""
+"""Memory and processor time of processes and all below them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ class Peak:
         while not over:
             over = ended.wait(EVERY_S)  # and one look at what is held in the end
             self.bytes = max(self.bytes, sum(map(_bytes, _tree(os.getpid()))))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and all below it, and of those that have ended and were waited for."""
+    ticks = 0
+    for each in _tree(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _bytes(pid: int) -> int:

@@ -27,7 +27,7 @@ from tests.support.attached import (
     wait_for_tier,
 )
 from tests.support.killable_s3 import KillableS3
-from tests.support.live_load import Kind, StockProducer, TransactionProducer, crypto_keys
+from tests.support.live_load import At, Kind, StockProducer, TransactionProducer, crypto_keys
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.served_topics import eventually
 from tests.support.servers import ServerUnavailable
@@ -273,34 +273,28 @@ def entries_in_bookies(client: BookKeeperClient, cluster: PulsarCluster, topic: 
 
 def check_messages(source: Any, topic: str, producers: list[StockProducer]) -> int:
     """Every acknowledged message is where its receipt said, with its content; what is there beside was sent twice."""
-    rows = source.topic(topic).scan(
-        columns=["partition", "ledger_id", "entry_id", "batch_index", "producer_name", "value"]
-    )
-    found: dict[str, dict[tuple[int, int, int, int], bytes]] = {}
-    for batch in rows:
+    found: dict[str, dict[At, bytes]] = {producer.kind.name: {} for producer in producers}
+    columns = ["topic", "ledger_id", "entry_id", "batch_index", "producer", "value"]
+    for batch in source.topic(topic).scan(columns=columns):
         for row in batch.to_pylist():
-            at = (row["partition"], row["ledger_id"], row["entry_id"], row["batch_index"])
-            assert at not in found.setdefault(row["producer_name"], {})
-            found[row["producer_name"]][at] = bytes(row["value"])
-    count = 0
+            _, is_partition, number = row["topic"].rpartition("-partition-")
+            at = At(int(number) if is_partition else -1, row["ledger_id"], row["entry_id"], max(row["batch_index"], 0))
+            assert at not in found[row["producer"]], f"{topic}: {at} is there twice"
+            found[row["producer"]][at] = bytes(row["value"])
     for producer in producers:
         assert not producer.failed
         assert len(producer.acknowledged) == producer.sent
-        there = found.pop(producer.kind.name)
-        by_number: dict[int, bytes] = {}
+        there = found[producer.kind.name]
+        order = []
         for at, number in sorted(producer.acknowledged.items()):
-            # The stock client has -1 for what is not in a batch, and for topics without partitions.
-            assert (at.partition, at.ledger_id, at.entry_id, at.batch_index) in there, (topic, at, number)
-            by_number[number] = there.pop((at.partition, at.ledger_id, at.entry_id, at.batch_index))
-        for number, value in by_number.items():
-            check_value(producer, number, value)
-        order = [number for _, number in sorted(producer.acknowledged.items())]
-        assert order == sorted(order) or producer.kind.keys, f"{topic}: {producer.kind.name} is out of order"
-        count += len(by_number)
+            acknowledged = at._replace(batch_index=max(at.batch_index, 0))  # the stock client has -1 outside of batches
+            assert acknowledged in there, f"{topic}: message {number} of {producer.kind.name} is not at {at}"
+            check_value(producer, number, there.pop(acknowledged))
+            order.append(number)
+        assert producer.kind.keys or order == sorted(order), f"{topic}: {producer.kind.name} is out of order"
         for value in there.values():  # sent again, because a broker was gone before it answered
             check_value(producer, number_of(producer, value), value)
-    assert not found, f"{topic} has messages of {sorted(found)}"
-    return count
+    return sum(producer.sent for producer in producers)
 
 
 def number_of(producer: StockProducer, value: bytes) -> int:

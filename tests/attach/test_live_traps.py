@@ -121,7 +121,9 @@ class World:
             given.get("tier", self.tier),
             self.metadata,
             *("--master", "local[2]", "--token", given.get("token", token(given.get("role", "admin")))),
-            *attach_options(self.s3, int(given.get("segment_s", "2")), offloadRetryMaxBackoffMillis="1s"),
+            *attach_options(
+                self.s3, {"offloadRetryMaxBackoffMillis": "1s"}, segment_s=int(given.get("segment_s", "2"))
+            ),
             *options,
         )
         self.processes.append(process)

@@ -74,6 +74,12 @@ class AttachedProcess:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -179,7 +185,9 @@ def _command_line(pid: int) -> bytes:
     return b""
 
 
-def attach_options(s3: KillableS3 | S3Server, segment_s: int = 3, **settings: str) -> list[str]:
+def attach_options(
+    s3: KillableS3 | S3Server, settings: Mapping[str, str] | None = None, *, segment_s: int = 3
+) -> list[str]:
     """Options of ``afterglow attach`` for a tier on an S3 server, and segments of a few seconds."""
     wanted = {
         "s3ManagedLedgerOffloadServiceEndpoint": s3.endpoint,
@@ -187,7 +195,7 @@ def attach_options(s3: KillableS3 | S3Server, segment_s: int = 3, **settings: st
         "s3ManagedLedgerOffloadCredentialId": s3.access_key,
         "s3ManagedLedgerOffloadCredentialSecret": s3.secret_key,
         "maxOffloadSegmentRolloverTimeInSeconds": str(segment_s),
-        **settings,
+        **(settings or {}),
     }
     return [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
 

@@ -84,6 +84,12 @@ class JavaProcess:
         """Whether it has been started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
     def launch(self) -> None:
         """Start it, without waiting until it answers."""
         with (self._directory / f"{self._name}.log").open("ab") as output:
@@ -182,6 +188,11 @@ class RealBookie:
         main = ("org.apache.bookkeeper.server.Main", "--conf", str(conf))
         self._process = JavaProcess(f"bookie{number}", directory, memory, main, version=version)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it listens."""
         self._process.start(self.port)
@@ -279,6 +290,12 @@ class PulsarCluster:
     def admin_url(self) -> str:
         """Where its admin API answers."""
         return f"http://127.0.0.1:{self._web_port}"
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of broker and bookies."""
+        assert self._broker is not None
+        return self._broker.pid, *(bookie.pid for bookie in self.bookies.values())
 
     def __enter__(self) -> Self:
         try:

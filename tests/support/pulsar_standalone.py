@@ -91,6 +91,20 @@ def broker_class_path(version: str = VERSION) -> str:
     return maven_class_path(f"pulsar-broker-{version}", artifacts, pinned=_PINNED[version], excluded=EXCLUDED)
 
 
+def offloaders(parent: Path) -> Path:
+    """A new directory with the offload drivers: what is published as a jar is the archive that the broker wants.
+
+    Raises:
+        MissingDependency: They cannot be fetched.
+    """
+    found = maven_class_path(f"pulsar-offloaders-{VERSION}", _OFFLOADERS, excluded=("*",))
+    directory = parent / "offloaders"
+    directory.mkdir(exist_ok=True)
+    for jar in Path(found).parent.glob("*.jar"):
+        shutil.copy(jar, directory / f"{jar.stem}.nar")
+    return directory
+
+
 class PulsarStandalone:
     """One Pulsar, with everything it keeps in a directory of the caller's; a context manager that starts and ends it.
 
@@ -211,7 +225,7 @@ class PulsarStandalone:
             "metadataStoreUrl": keeper,
             "configurationMetadataStoreUrl": keeper,
             "narExtractionDirectory": str(self._directory),
-            "offloadersDirectory": str(self._offloaders()),
+            "offloadersDirectory": str(offloaders(self._directory)),
             **self._settings,
         }
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -227,12 +241,3 @@ class PulsarStandalone:
         java = str(find_java().home / "bin" / "java")
         given = [str(part) for pair in arguments.items() for part in pair]
         return [java, *_FLAGS, *opened, "-cp", class_path, _MAIN, *given, "-nfw", "-nss"]
-
-    def _offloaders(self) -> Path:
-        """A directory with the offload drivers: what is published as a jar is the archive that the broker wants."""
-        found = maven_class_path(f"pulsar-offloaders-{VERSION}", _OFFLOADERS, excluded=("*",))
-        directory = self._directory / "offloaders"
-        directory.mkdir(exist_ok=True)
-        for jar in Path(found).parent.glob("*.jar"):
-            shutil.copy(jar, directory / f"{jar.stem}.nar")
-        return directory

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["S3Server", "ServerUnavailable", "free_port", "running", "start_moto", "start_versitygw", "versitygw_binary"]
+__all__ = [
+    "S3Server",
+    "ServerUnavailable",
+    "free_port",
+    "running",
+    "start_minio",
+    "start_moto",
+    "start_versitygw",
+    "versitygw_binary",
+]
 
 _START_S: Final = 60.0
 """A loaded machine takes long; a server that is up is noticed at once."""
@@ -32,6 +41,7 @@ _STOP_S: Final = 10.0
 _POLL_S: Final = 0.02
 _ATTEMPTS: Final = 3
 _VERSITYGW: Final = "v1.8.0"
+_MINIO: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 
 
 class ServerUnavailable(Exception):
@@ -115,6 +125,27 @@ def versitygw_binary() -> Path:
         return go_program("versitygw", "github.com/versity/versitygw/cmd/versitygw", _VERSITYGW)
     except MissingDependency as error:
         raise ServerUnavailable(str(error)) from error
+
+
+@contextmanager
+def start_minio(directory: Path) -> Iterator[S3Server]:
+    """Run MinIO, the reference that others compare with, over a directory: about 5 minutes of CPU, once, to build it.
+
+    Raises:
+        ServerUnavailable: It cannot be built or does not start.
+    """
+    try:
+        binary = go_program("minio", "github.com/minio/minio", _MINIO)
+    except MissingDependency as error:
+        raise ServerUnavailable(str(error)) from error
+    server = S3Server("", "minio-access", "minio-secret")
+    keys = {"MINIO_ROOT_USER": server.access_key, "MINIO_ROOT_PASSWORD": server.secret_key}
+
+    def command(port: int) -> Sequence[str]:
+        return [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(directory / "data")]
+
+    with running(command, keys) as port:
+        yield S3Server(f"http://127.0.0.1:{port}", server.access_key, server.secret_key)
 
 
 def free_port() -> int:
