@@ -67,7 +67,7 @@ SETTINGS = {
 QUIET_S = (2.0, 8.0)
 """Between two blows."""
 OUTAGE_S = (1.0, 8.0)
-TXN_COMMIT, TXN_ABORT = 22, 23
+TXN_COMMIT, TXN_ABORT = 21, 22
 """Types of markers in topics; see ``PulsarMarkers.proto``."""
 
 KEEP, TRIM = "persistent://public/keep", "persistent://public/trim"

@@ -96,3 +96,19 @@ def test_subscriptions_and_release_are_given(admin: RecordedAdmin, api: AdminCli
     admin.answers |= {"persistent/public/default/t/subscriptions": ["a", "b"], "brokers/version": "4.0.8"}
     assert api.subscriptions(TopicName.parse("t")) == ("a", "b")
     assert api.version() == "4.0.8"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"reason": "no such role"}, "401: no such role;"),
+        ({"servlet": "org.glassfish", "message": "Unauthorized", "url": "/admin/v2/clusters"}, "401: Unauthorized;"),
+    ],
+)
+def test_the_reason_of_a_refusal_is_given_without_the_page_around_it(
+    admin: RecordedAdmin, api: AdminClient, answer: dict[str, str], reason: str
+) -> None:
+    admin.answers["clusters"] = answer
+    admin.statuses["clusters"] = 401
+    with pytest.raises(AccessDenied, match=reason):
+        api.clusters()

@@ -36,7 +36,7 @@ SUBSCRIPTION: Final = "afterglow"
 _START_S: Final = 300.0
 _STOP_S: Final = 120.0
 _NOTED_LINES: Final = 200
-_WORKER: Final = b"spark.daemon"
+_WORKER: Final = b"-m\0afterglow.spark.daemon"
 
 
 class AttachedProcess:

@@ -334,9 +334,10 @@ class AdminClient:
 
 
 def _reason(text: str) -> str:
-    """Return the reason in an error response."""
+    """Return the reason in an error response: Pulsar's, or the message of the error page of its HTTP server."""
     try:
-        reason = json.loads(text)["reason"]
+        found = json.loads(text)
+        reason = found["reason"] if "reason" in found else found["message"]
     except (ValueError, KeyError, TypeError):
         reason = text
     return str(reason)[:_MAX_QUOTED_CHARS] or "no reason given"
