@@ -215,6 +215,7 @@ def world(
     yield world
     for process in world.processes:
         process.kill()
+        print("output of afterglow attach:", *process.lines[-100:], sep="\n")  # noqa: T201 - shown if the test fails
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -291,8 +292,9 @@ def test_a_pattern_that_matches_nothing_is_refused(world: World) -> None:
 def test_a_quota_that_evicts_while_attach_is_stopped_loses_what_it_names_and_the_topic_goes_on(world: World) -> None:
     world.set_quota("consumer_backlog_eviction", 60 * SIZE)
     process = world.attached("--accept-risk")
-    world.publish(120)
-    world.settle()
+    for _ in range(3):
+        world.publish(40)
+        world.settle()
     assert process.stop() == 0
     world.publish(200)
     ledgers = {ledger.ledgerId for ledger in ledgers_of(world.metadata, world.topic, CLUSTER)}
