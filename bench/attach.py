@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from tests.support.attached import CLUSTER, AttachedProcess, attach_options, backlog_of, ledgers_of
+from tests.support.live_attach import CLUSTER, AttachedProcess, attach_options, backlog_of, ledgers_of
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.pulsar_standalone import offloaders
 from tests.support.raw_client import RawClient

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.attached import (
+from tests.support.java_tools import VERSION
+from tests.support.killable_s3 import KillableS3
+from tests.support.live_attach import (
     AttachedProcess,
     attach_options,
     backlog_of,
@@ -19,8 +21,6 @@ from tests.support.attached import (
     verified,
     wait_for_tier,
 )
-from tests.support.java_tools import VERSION
-from tests.support.killable_s3 import KillableS3
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.pulsar_standalone import NEWER
 from tests.support.served_topics import eventually

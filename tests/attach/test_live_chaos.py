@@ -18,7 +18,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.attached import (
+from tests.support.killable_s3 import KillableS3
+from tests.support.live_attach import (
     AttachedProcess,
     attach_options,
     backlog_of,
@@ -26,7 +27,6 @@ from tests.support.attached import (
     verified,
     wait_for_tier,
 )
-from tests.support.killable_s3 import KillableS3
 from tests.support.live_load import At, Kind, StockProducer, TransactionProducer, crypto_keys
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.served_topics import eventually

@@ -6,8 +6,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.support.attached import AttachedProcess, attach_options, backlog_of, unfinished_of, verified, wait_for_tier
 from tests.support.killable_s3 import KillableS3
+from tests.support.live_attach import (
+    AttachedProcess,
+    attach_options,
+    backlog_of,
+    unfinished_of,
+    verified,
+    wait_for_tier,
+)
 from tests.support.packed_environment import ROOT, pack, spark_only
 from tests.support.pulsar_cluster import PulsarCluster
 from tests.support.served_topics import eventually

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 import pytest
-from tests.support.attached import (
+from tests.support.live_attach import (
     SUBSCRIPTION,
     AttachedProcess,
     attach_options,
