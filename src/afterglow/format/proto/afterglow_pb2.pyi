@@ -44,6 +44,7 @@ class BlockStatistics(_message.Message):
     STRIPE_CRC32C_FIELD_NUMBER: _builtins.int
     STRIPE_ENTRIES_BEFORE_FIELD_NUMBER: _builtins.int
     STRIPE_FIRST_FRAME_FIELD_NUMBER: _builtins.int
+    HIDDEN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     stripe_bytes: _builtins.int
@@ -96,6 +97,12 @@ class BlockStatistics(_message.Message):
 
     @_builtins.property
     def stripe_first_frame(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def hidden(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Entries of length 0 in the block, each in place of one that a broker did not deliver: a marker, or a message of an
+        aborted transaction. Empty: no block has any.
+        """
+
     def __init__(
         self,
         *,
@@ -113,10 +120,11 @@ class BlockStatistics(_message.Message):
         stripe_crc32c: _abc.Iterable[_builtins.int] | None = ...,
         stripe_entries_before: _abc.Iterable[_builtins.int] | None = ...,
         stripe_first_frame: _abc.Iterable[_builtins.int] | None = ...,
+        hidden: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc32c", b"crc32c", "entries", b"entries", "first_index", b"first_index", "last_index", b"last_index", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "stripe_bytes", b"stripe_bytes", "stripe_crc32c", b"stripe_crc32c", "stripe_entries_before", b"stripe_entries_before", "stripe_first_frame", b"stripe_first_frame", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc32c", b"crc32c", "entries", b"entries", "first_index", b"first_index", "hidden", b"hidden", "last_index", b"last_index", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "stripe_bytes", b"stripe_bytes", "stripe_crc32c", b"stripe_crc32c", "stripe_entries_before", b"stripe_entries_before", "stripe_first_frame", b"stripe_first_frame", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -235,6 +243,8 @@ class SegmentRecord(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     ASSIGNED_MS_FIELD_NUMBER: _builtins.int
     OFFLOADED_MS_FIELD_NUMBER: _builtins.int
+    MARKERS_STRIPPED_FIELD_NUMBER: _builtins.int
+    BROKER_METADATA_STRIPPED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     uuid: _builtins.str
@@ -257,6 +267,12 @@ class SegmentRecord(_message.Message):
     """when the segment was opened"""
     offloaded_ms: _builtins.int
     """when the data object was complete"""
+    markers_stripped: _builtins.bool
+    """Some entries were read through a broker, which delivers neither markers nor messages of aborted transactions: all
+    transactional messages in the segment were committed. Entries that were not delivered have a length of 0.
+    """
+    broker_metadata_stripped: _builtins.bool
+    """some entries were read through a broker that strips broker entry metadata"""
     @_builtins.property
     def location(self) -> Global___ObjectLocation: ...
     @_builtins.property
@@ -285,10 +301,12 @@ class SegmentRecord(_message.Message):
         instance: _builtins.str = ...,
         assigned_ms: _builtins.int = ...,
         offloaded_ms: _builtins.int = ...,
+        markers_stripped: _builtins.bool = ...,
+        broker_metadata_stripped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "begin", b"begin", "end", b"end", "location", b"location", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "assigned_ms", b"assigned_ms", "begin", b"begin", "blocks", b"blocks", "bytes", b"bytes", "end", b"end", "entries", b"entries", "instance", b"instance", "location", b"location", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "offloaded_ms", b"offloaded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "assigned_ms", b"assigned_ms", "begin", b"begin", "blocks", b"blocks", "broker_metadata_stripped", b"broker_metadata_stripped", "bytes", b"bytes", "end", b"end", "entries", b"entries", "instance", b"instance", "location", b"location", "markers_stripped", b"markers_stripped", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "offloaded_ms", b"offloaded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_broker_time: _TypeAlias = _typing.Literal["max_broker_time"]  # noqa: Y015
     _WhichOneofArgType__max_broker_time: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time"]  # noqa: Y015
@@ -320,10 +338,15 @@ class PlannedPart(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     FRAME_BYTES_FIELD_NUMBER: _builtins.int
+    UNSIZED_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """from 1, without gaps"""
     frame_bytes: _builtins.int
     """length of its frames; 0: its blocks are planned"""
+    unsized: _builtins.bool
+    """The length of its frames is an estimate: one task reads the whole segment, and cuts blocks and parts. Parts that it
+    has cut keep this mark.
+    """
     @_builtins.property
     def begin(self) -> Global___Position:
         """first entry, inclusive"""
@@ -346,10 +369,11 @@ class PlannedPart(_message.Message):
         end: Global___Position | None = ...,
         block_bytes: _abc.Iterable[_builtins.int] | None = ...,
         frame_bytes: _builtins.int = ...,
+        unsized: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "block_bytes", b"block_bytes", "end", b"end", "frame_bytes", b"frame_bytes", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "block_bytes", b"block_bytes", "end", b"end", "frame_bytes", b"frame_bytes", "number", b"number", "unsized", b"unsized"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,6 +473,8 @@ class UploadRecord(_message.Message):
     FIRST_ENTRY_MS_FIELD_NUMBER: _builtins.int
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     PART_BYTES_FIELD_NUMBER: _builtins.int
+    MARKERS_STRIPPED_FIELD_NUMBER: _builtins.int
+    BROKER_METADATA_STRIPPED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     uuid: _builtins.str
@@ -471,6 +497,10 @@ class UploadRecord(_message.Message):
     """size that no block passes unless a single entry does"""
     part_bytes: _builtins.int
     """least size of every part but the last"""
+    markers_stripped: _builtins.bool
+    """as in the segment's record"""
+    broker_metadata_stripped: _builtins.bool
+    """as in the segment's record"""
     @_builtins.property
     def location(self) -> Global___ObjectLocation:
         """recorded before the upload is created"""
@@ -510,10 +540,12 @@ class UploadRecord(_message.Message):
         first_entry_ms: _builtins.int = ...,
         block_bytes: _builtins.int = ...,
         part_bytes: _builtins.int = ...,
+        markers_stripped: _builtins.bool = ...,
+        broker_metadata_stripped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "location", b"location"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "block_bytes", b"block_bytes", "done", b"done", "end", b"end", "first_entry_ms", b"first_entry_ms", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "location", b"location", "owner_epoch", b"owner_epoch", "part_bytes", b"part_bytes", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "block_bytes", b"block_bytes", "broker_metadata_stripped", b"broker_metadata_stripped", "done", b"done", "end", b"end", "first_entry_ms", b"first_entry_ms", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "location", b"location", "markers_stripped", b"markers_stripped", "owner_epoch", b"owner_epoch", "part_bytes", b"part_bytes", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
     _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
