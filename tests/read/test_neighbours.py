@@ -158,6 +158,7 @@ def test_neighbours_keep_the_whole_location_of_their_objects() -> None:
     ranges = (
         NeighbourRange(1, 0, 9, TierObject(location, "key"), hot=False),
         NeighbourRange(2, 0, 4, None, hot=True),
+        NeighbourRange(3, 0, 4, TierObject(location, "other", markers_stripped=True), hot=False),
     )
     packed = Neighbourhood.of(ranges, None, has_first=True, has_last=True)
     assert packed.neighbours() == ranges

@@ -122,10 +122,11 @@ class ReadWorld:
         block_bytes: int = 1 << 20,
         statistics: bool = True,
         recorded: bool = True,
+        markers_stripped: bool = False,
     ) -> str:
         """Write a segment of ranges (ledger, first and last entry) and name it in the list; returns its key.
 
-        ``recorded``: its place stands in a record of ours, else in the list.
+        ``recorded``: its place stands in a record of ours, else in the list. ``markers_stripped`` is for the record.
         """
         uuid = uuid4()
         out = bytearray()
@@ -145,7 +146,8 @@ class ReadWorld:
         key = str(ObjectKey(uuid))
         self._put(key, out, encode_index(index_v2(groups)))  # type: ignore[arg-type]  # statistics, seen as objects
         if recorded:
-            self._record(uuid, key, [block.times for _, _, blocks in groups for block in blocks])  # type: ignore[attr-defined]
+            times = [block.times for _, _, blocks in groups for block in blocks]  # type: ignore[attr-defined]
+            self._record(uuid, key, times, markers_stripped=markers_stripped)
         return key
 
     def driver(self) -> OffloadDriverMetadata:
@@ -172,8 +174,9 @@ class ReadWorld:
             metadata = user_metadata(role, TOPIC, cluster="c", instance="i", software_version="1")
             self.store.put(name, content, metadata=metadata)
 
-    def _record(self, uuid: UUID, key: str, times: Sequence[tuple[int | None, ...]]) -> None:
-        record = SegmentRecord(version=1, uuid=str(uuid), location=location_record(self.location, key))
+    def _record(self, uuid: UUID, key: str, times: Sequence[tuple[int | None, ...]], *, markers_stripped: bool) -> None:
+        location = location_record(self.location, key)
+        record = SegmentRecord(version=1, uuid=str(uuid), location=location, markers_stripped=markers_stripped)
         names = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
         for name, column in zip(names, zip(*times, strict=True), strict=False):
             known = [time for time in column if time is not None]

@@ -131,6 +131,7 @@ def decode_messages(
     strict: bool = False,
     batch_bytes: int = BATCH_BYTES,
     marked: Iterable[str] | None = None,
+    skip_empty: bool = False,
 ) -> Iterator[Messages]:
     """Decode the messages of the entries in ``frames``.
 
@@ -146,6 +147,7 @@ def decode_messages(
         batch_bytes: Stored bytes per record batch, at most 1 GiB; at least one entry.
         marked: Columns instead of ``columns`` for batches with chunks or transactions, which then have marks. None: no
             marks. Batches without chunks and transactions cost the same either way.
+        skip_empty: Skip entries without any byte, in place of which a broker delivered none, instead of reporting them.
 
     Raises:
         ConfigError: A column is unknown or duplicate.
@@ -159,7 +161,7 @@ def decode_messages(
     low = max((start if start is not None else frames.first_entry_id) - frames.first_entry_id, 0)
     high = min((end if end is not None else frames.end_entry_id) - frames.first_entry_id, len(frames))
     marked_chosen = None if marked is None else schema.choose(_BLOCK_SCHEMA, marked)
-    decoder = _BatchDecoder(array, frames, ledger_id, chosen, marked_chosen, check=check)
+    decoder = _BatchDecoder(array, frames, ledger_id, chosen, marked_chosen, check=check, skip_empty=skip_empty)
     return _decode(decoder, low, high, min(batch_bytes, _BATCH_BYTES_MAX), strict=strict)
 
 
@@ -204,6 +206,7 @@ class _BatchDecoder:
         marked: pa.Schema | None,
         *,
         check: bool,
+        skip_empty: bool,
     ) -> None:
         self.data = data
         self.frames = frames
@@ -211,6 +214,7 @@ class _BatchDecoder:
         self.chosen = chosen
         self.marked = marked
         self.check = check
+        self.skip_empty = skip_empty
         self._scratch: _Scratch = _idle.__dict__.pop("scratch", None) or _Scratch()
 
     def end(self) -> None:
@@ -250,7 +254,11 @@ class _BatchDecoder:
             rows[0, layout.STATUS] = layout.INVALID_BATCH_SIZE
             batch = self._fill(chosen, rows, arena, 0, first)
         marks = None if marked is None else marks_of(self.data, rows, first)
-        yield Messages(batch, _bad_entries(rows, first), first, first + high - low, marks)
+        bad = _bad_entries(rows, first)
+        if bad and self.skip_empty:
+            sizes = self.frames.ends[low:high] - self.frames.offsets[low:high]
+            bad = tuple(each for each in bad if sizes[each.entry_id - first] > FRAME_BYTES)
+        yield Messages(batch, bad, first, first + high - low, marks)
 
     def _halves(self, low: int, high: int) -> Iterator[Messages]:
         middle = (low + high) // 2

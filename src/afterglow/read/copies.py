@@ -37,6 +37,9 @@ class FrameRun:
     """Holds the frames, and perhaps more before and after them. Not to be changed."""
     frames: Frames
     """Offsets of the frames in ``data``."""
+    markers_stripped: bool = False
+    """Whether a broker of Pulsar delivered them: without markers and messages of aborted transactions, so that all
+    messages of transactions are committed. An entry that it did not deliver has no bytes."""
 
     @property
     def frame_bytes(self) -> int:

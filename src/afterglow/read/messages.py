@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from afterglow.errors import CorruptEntry, IncompleteMessage
 from afterglow.format.columns import BATCH_BYTES, decode_messages, entry_column, long_array
+from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.position import LATEST
 from afterglow.format.schema import ENTRIES, MESSAGES, TIME, choose
 from afterglow.read.chunks import ChunkedMessages
@@ -146,6 +147,7 @@ class MessageBatches:
             strict=self._on_corrupt is None,
             batch_bytes=self._batch_bytes,
             marked=marked,
+            skip_empty=run.markers_stripped,
         ):
             if self._on_corrupt is not None:
                 for bad in messages.unreadable:
@@ -238,6 +240,8 @@ class EntryBatches:
             if matching is not None:
                 ids = long_array(np.arange(frames.first_entry_id + low, frames.first_entry_id + high))
                 batch = batch.filter(pc.is_in(ids, value_set=matching))
+            elif served.run.markers_stripped:  # matching entries are messages, which are not empty
+                batch = batch.filter(pa.array(frames.ends[low:high] - frames.offsets[low:high] > FRAME_BYTES))
             if batch.num_rows:
                 yield batch
             low = high

@@ -83,8 +83,8 @@ class Neighbourhood:
                 each.last,
                 int(each.hot),
                 *(
-                    [locations.setdefault(each.tier_object.location, len(locations)), each.tier_object.key]
-                    if each.tier_object
+                    [locations.setdefault(known.location, len(locations)), known.key, int(known.markers_stripped)]
+                    if (known := each.tier_object)
                     else []
                 ),
             ]
@@ -99,7 +99,13 @@ class Neighbourhood:
         # JSON has made lists of the properties' tuples.
         locations = [replace(TierLocation(*each[:-1]), properties=tuple(map(tuple, each[-1]))) for each in named]
         return tuple(
-            NeighbourRange(ledger_id, first, last, TierObject(locations[rest[0]], rest[1]) if rest else None, bool(hot))
+            NeighbourRange(
+                ledger_id,
+                first,
+                last,
+                TierObject(locations[rest[0]], rest[1], bool(rest[2])) if rest else None,
+                bool(hot),
+            )
             for ledger_id, first, last, hot, *rest in rows
         )
 

@@ -51,6 +51,8 @@ class TierObject:
     location: TierLocation
     key: str
     """Key of the data object, without the location's prefix."""
+    markers_stripped: bool = False
+    """Whether its entries were read through a broker of Pulsar; see :class:`~afterglow.read.copies.FrameRun`."""
 
     def __str__(self) -> str:
         return f"object {self.key} in {self.location}"

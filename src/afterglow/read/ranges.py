@@ -151,12 +151,13 @@ class ObjectLocator:
             MetadataUnavailable: The segment record cannot be read now.
         """
         if self._explicit is not None:
-            return self._find_mapfile(self._explicit, name, offloaded) or TierObject(self._explicit, offloaded.key)
+            found = self._find_mapfile(self._explicit, name, offloaded)
+            return found or TierObject(self._explicit, offloaded.key, self._is_stripped(name, offloaded))
         if offloaded.driver is not None:
             mapfiles = mapfiles_of_driver(offloaded.driver)
             if mapfiles is not None and offloaded.ledger_id is not None:
                 return TierObject(mapfiles, mapfile_key(name, offloaded.ledger_id, offloaded.uuid))
-            return TierObject(location_of_driver(offloaded.driver), offloaded.key)
+            return TierObject(location_of_driver(offloaded.driver), offloaded.key, self._is_stripped(name, offloaded))
         if offloaded.ledger_id is not None:
             location = location_of_policy(policy, self._server_tier)
             return self._find_mapfile(location, name, offloaded) or TierObject(location, offloaded.key)
@@ -182,6 +183,19 @@ class ObjectLocator:
             return None
         return self._record(name, offloaded.uuid).times
 
+    def _is_stripped(self, name: str, offloaded: OffloadedRange) -> bool:
+        """Whether a segment that is located without its record was read through a broker, by its record if it has one.
+
+        Raises:
+            MetadataUnavailable: The record cannot be read now.
+        """
+        if offloaded.ledger_id is not None or self._metadata is None:
+            return False
+        try:
+            return self._record(name, offloaded.uuid).tier_object.markers_stripped
+        except CorruptMetadata:
+            return False  # a location was given because of that, or the ledger list has it
+
     def _record(self, name: str, uuid: UUID) -> _SegmentInfo:
         return self._records.get(uuid, lambda: self._read_record(name, uuid))
 
@@ -200,7 +214,7 @@ class ObjectLocator:
             raise CorruptMetadata(
                 f"{name}: the record {path} has version {record.version}; this release reads version {_VERSION}"
             )
-        tier_object = TierObject(location_of_record(record.location), record.location.key)
+        tier_object = TierObject(location_of_record(record.location), record.location.key, record.markers_stripped)
         fields = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
         known = {field.name: value for field, value in record.ListFields()}
         return _SegmentInfo(tier_object, TimeBounds(*(known.get(field) for field in fields)))

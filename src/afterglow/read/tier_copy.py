@@ -10,7 +10,7 @@ only the buffers that it has requested, and evicts nothing that other readers us
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,19 @@ class TierCopy:
             ObjectMissing: The object does not exist any more.
             StorageError: A request failed.
         """
+        return self._flagged(self._read(first, last, max_bytes))
+
+    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
+        """Scan entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
+        block = self._block(first)
+        frame = self._nearest(block, first - block.first_entry_id)
+        runs = BlockScan(self.ledger, first, last, self.scan_bytes, self.prefetch).runs(block, frame)
+        return map(self._flagged, runs)
+
+    def _flagged(self, run: FrameRun) -> FrameRun:
+        return replace(run, markers_stripped=True) if self.ledger.opened.tier_object.markers_stripped else run
+
+    def _read(self, first: int, last: int, max_bytes: int) -> FrameRun:
         block = self._block(first)
         stripe, frame, found = self._find(block, first - block.first_entry_id)
         at = first - block.first_entry_id - frame.entry
@@ -59,12 +72,6 @@ class TierCopy:
         fitting = int(np.searchsorted(offsets[1:], offsets[0] + max_bytes, side="right"))
         count = min(max(fitting, 1), last - first + 1)
         return FrameRun(self.ledger.ledger_id, stripe.data, Frames(first, offsets[: count + 1], None))
-
-    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
-        """Scan entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
-        block = self._block(first)
-        frame = self._nearest(block, first - block.first_entry_id)
-        return BlockScan(self.ledger, first, last, self.scan_bytes, self.prefetch).runs(block, frame)
 
     def _block(self, entry_id: int) -> BlockSpan:
         block = self.ledger.stripes.find(entry_id)

@@ -1,8 +1,9 @@
 """Outcomes of transactions, from the markers that follow their messages, also after the end of a range.
 
 A message of a transaction is visible once a commit marker follows; messages of aborted transactions, and of those
-without a marker yet, are not. Entries after a range are searched for markers only if the range has transactions, only
-as far as needed, and once for all readers that share the object.
+without a marker yet, are not. Entries that a broker of Pulsar delivered have no markers, and are committed. Entries
+after a range are searched for markers only if the range has transactions, only as far as needed, and once for all
+readers that share the object.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Transactions:
                 return
 
     def _record_markers(self, run: FrameRun, start: int | None, wanted: set[int], found: dict[int, bool]) -> None:
-        for entry_id, transaction, committed in find_marks(run.data, run.frames, start).endings():
+        marks = find_marks(run.data, run.frames, start)
+        for entry_id, transaction, committed in _delivered(marks) if run.markers_stripped else marks.endings():
             self._known[transaction] = (committed, Position(run.ledger_id, entry_id))
             if transaction in wanted:
                 found[transaction] = committed
@@ -136,6 +138,13 @@ class Transactions:
             _, (_, evicted) = self._known.popitem(last=False)
             if self._searched_from <= evicted < self._searched_until:
                 self._searched_from = evicted.next()
+
+
+def _delivered(marks: Marks) -> Iterator[tuple[int, int, bool]]:
+    """The transactions of entries that a broker delivered, as if a commit marker followed each of their messages."""
+    transactions, entries, which = marks.transactions()
+    for entry_id, number in zip(entries.tolist(), which.tolist(), strict=True):
+        yield entry_id, transactions[number], True
 
 
 def _end_of(run: FrameRun) -> Position:
