@@ -27,7 +27,7 @@ pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed
 KEYS = [
     "topic", "ledger_id", "entry_id", "batch_index", "producer", "sequence_id", "publish_time", "event_time",
     "broker_time", "index", "key", "key_base64", "ordering_key_base64", "properties", "schema_version_base64",
-    "encrypted", "null_value", "value_base64", "tier",
+    "encrypted", "null_value", "value_base64", "tier", "replicated_from", "schema_id_base64",
 ]  # fmt: skip
 WAIT_S = 30.0
 

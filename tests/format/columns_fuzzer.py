@@ -157,6 +157,9 @@ def an_entry(rng: random.Random) -> bytes:
     )
     if rng.random() < 0.3:
         metadata.schema_version = rng.randbytes(8)
+    if rng.random() < 0.2:
+        metadata.replicated_from = "ż" * rng.randrange(9)
+        metadata.schema_id = rng.randbytes(rng.randrange(9))
     payload = a_payload(rng)
     if rng.random() < 0.6:
         metadata.num_messages_in_batch = rng.randrange(1, 8)

@@ -165,6 +165,8 @@ def test_a_plain_message_has_its_fields() -> None:
         partition_key="k",
         ordering_key=b"o",
         schema_version=b"\0" * 8,
+        replicated_from="zürich",
+        schema_id=b"\1\2",
     )
     assert one(entry) == {
         "ledger_id": 3,
@@ -182,12 +184,15 @@ def test_a_plain_message_has_its_fields() -> None:
         "schema_version": b"\0" * 8,
         "encrypted": False,
         "value": b"value",
+        "replicated_from": "zürich",
+        "schema_id": b"\1\2",
     }
 
 
 def test_what_is_absent_is_null() -> None:
     row = one(entry_of())
-    for name in ("event_time", "broker_time", "index", "key", "ordering_key", "schema_version"):
+    texts = ("key", "ordering_key", "schema_version", "replicated_from", "schema_id")
+    for name in ("event_time", "broker_time", "index", *texts):
         assert row[name] is None
     assert (row["properties"], row["value"]) == ([], b"")
 
@@ -217,6 +222,22 @@ def test_a_message_takes_from_its_batch_what_it_lacks_itself() -> None:
         (5, 4000, None, None),
         (6, 7000, b"v1", None),
     ]
+
+
+def test_the_messages_of_a_batch_share_the_origin_and_the_schema_id_of_their_entry() -> None:
+    entry = batch_entry([SingleMessageMetadata()] * 3, replicated_from="us-west", schema_id=b"id")
+    rows, _ = decode([entry, entry_of()], columns=["schema_id", "replicated_from"])
+    assert rows == [{"schema_id": b"id", "replicated_from": "us-west"}] * 3 + [
+        {"schema_id": None, "replicated_from": None}
+    ]
+
+
+@pytest.mark.parametrize("field", ["producer_name", "schema_version", "replicated_from", "schema_id"])
+def test_a_long_name_of_a_batch_is_not_repeated_without_limit(field: str) -> None:
+    name = "n" * 100_000 if field in {"producer_name", "replicated_from"} else b"n" * 100_000
+    assert reason(batch_entry([SingleMessageMetadata()] * 100, **{field: name})) == (
+        "it claims more messages than its bytes, or one record batch, can hold"
+    )
 
 
 def test_a_batch_of_one_is_still_a_batch() -> None:

@@ -74,6 +74,7 @@ def sample(codec: Codec, *, batched: bool) -> bytes:
         "event_time": 5,
     }
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, schema_version=b"\0\1")
+    metadata.replicated_from, metadata.schema_id = "ż", b"\3\4"
     payload = b"value value value"
     if batched:
         metadata.num_messages_in_batch = 2

@@ -18,6 +18,7 @@ from tests.support.ledgers import message
 import afterglow
 from afterglow.cli.app import main
 from afterglow.errors import AfterglowError, ConfigError
+from afterglow.format.schema import MESSAGES
 from afterglow.spark.export import ExportDirectory, ExportProgress, ExportRecord, TopicExport
 
 if TYPE_CHECKING:
@@ -279,6 +280,37 @@ def test_an_export_of_an_earlier_release_continues(spark: SparkSession, tmp_path
     assert before.items() < files_of(out).items()
     assert rows(pq.read_table(out)) == rows(scanned(home))
     assert not (out / "_export").exists()
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_an_export_from_before_a_message_column_was_added_continues_without_it(
+    spark: SparkSession, tmp_path: Path, *, decode: bool
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    columns = tuple(name for name in MESSAGES.names if name not in {"replicated_from", "schema_id"})
+    before = (*columns, "_corrupt") if decode else columns
+
+    def run(columns: tuple[str, ...] | None = None) -> int:
+        record = ExportRecord(str(home), TOPIC, columns, decode)
+        return TopicExport(spark, ExportDirectory(spark, str(out)), record, {}).run().rows
+
+    with ServerHome(home) as server:
+        server.write(TOPIC, entries(0, 10))
+        run(before)
+        record = own(out) / "export.json"
+        known = json.loads(record.read_bytes())
+        # What an earlier release recorded for all of its columns.
+        assert known.pop("message_columns") == MESSAGES.names
+        record.write_text(json.dumps(known | {"columns": None}, indent=2))
+        server.write(TOPIC, entries(10, 10))
+        assert run() == 20
+        server.write(TOPIC, entries(20, 10))
+        assert run() == 20
+    files = sorted(out.glob("*.parquet"))
+    assert len(files) == 3
+    assert {tuple(pq.read_schema(file).names) for file in files} == {before}
+    assert len(rows(pq.read_table(out))) == 60
 
 
 @pytest.mark.parametrize("deletes", [1, 2, 3])

@@ -107,6 +107,8 @@ def test_all_columns_are_what_a_scan_gives(spark: SparkSession, home: Home) -> N
         "encrypted boolean",
         "value binary",
         "tier string",
+        "replicated_from string",
+        "schema_id binary",
     ]
 
 

@@ -11,6 +11,7 @@ from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
+from afterglow.format.schema import MESSAGES
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
@@ -181,6 +182,29 @@ def test_a_query_from_the_latest_message_reads_what_comes_after_its_start(spark:
     write(b"third")
     query.follow()
     assert [row[-1] for row in query.rows] == [b"first", b"second", b"third"]
+
+
+def test_a_checkpoint_from_before_a_message_column_was_added_continues(spark: SparkSession, tmp_path: Path) -> None:
+    home, out, checkpoint = tmp_path / "home", tmp_path / "out", tmp_path / "checkpoint"
+    home.mkdir()
+    columns = [name for name in MESSAGES.names if name not in {"replicated_from", "schema_id"}]
+
+    def run(**options: str) -> None:
+        stream = spark.readStream.format("afterglow").options(source=str(home), topic="t", **options).load()
+        writer = stream.writeStream.format("parquet").option("path", str(out))
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    with ServerHome(home) as server:
+        server.write("t", [message(b"%d" % number) for number in range(5)])
+        run(columns=",".join(columns))
+        server.write("t", [message(b"%d" % number) for number in range(5, 10)])
+        run()
+        server.write("t", [message(b"%d" % number) for number in range(10, 15)])
+        run(columns=",".join(columns))
+    frame = spark.read.option("mergeSchema", "true").parquet(str(out))
+    assert sorted(int(row["value"]) for row in frame.collect()) == list(range(15))
+    assert set(frame.columns) == set(MESSAGES.names)
 
 
 @pytest.mark.spark("available-now", "admission-control")

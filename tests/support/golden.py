@@ -140,7 +140,7 @@ def _user_metadata(item: dict[str, Any]) -> dict[str, str]:
 
 
 _CLIENTS_OWN = frozenset(
-    {"n", "batchSize", "partition", "replicatedFrom", "key", "hasBase64EncodedKey"},
+    {"n", "batchSize", "partition", "key", "hasBase64EncodedKey"},
 )
 """What ``read-cold.jsonl`` tells beside what is in a message."""
 
@@ -164,6 +164,7 @@ def as_manifest(row: dict[str, Any]) -> dict[str, Any]:
         "index": row["index"],
         "encrypted": row["encrypted"],
         "nullValue": row["value"] is None,
+        "replicatedFrom": row["replicated_from"],
         "size": len(value),
         "sha256": hashlib.sha256(value).hexdigest(),
     }

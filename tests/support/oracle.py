@@ -99,6 +99,8 @@ def _shared(broker: BrokerEntryMetadata | None, metadata: MessageMetadata, ledge
         "schema_version": metadata.schema_version or None,
         "encrypted": bool(metadata.encryption_keys),
         "value": None,
+        "replicated_from": _text(metadata.replicated_from) if metadata.HasField("replicated_from") else None,
+        "schema_id": metadata.schema_id if metadata.HasField("schema_id") else None,
     }
 
 

@@ -70,6 +70,9 @@ class Producer:
         )
         if draw.random() < 0.2:
             metadata.schema_version = draw.choice([bytes(8), bytes(7) + b"\1"])
+        if draw.random() < 0.1:
+            metadata.replicated_from = draw.choice(["us-west", "zürich"])
+            metadata.schema_id = draw.randbytes(draw.randint(1, 5))
         if transaction is not None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = 1, transaction
         row: Row = {
@@ -84,6 +87,8 @@ class Producer:
             "schema_version": metadata.schema_version or None,
             "encrypted": False,
             "value": None,
+            "replicated_from": metadata.replicated_from or None,
+            "schema_id": metadata.schema_id or None,
         }
         kind = draw.choices(["plain", "batch", "chunked", "encrypted"], [10, 10, 3, 1])[0]
         if kind == "batch":

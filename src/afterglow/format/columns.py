@@ -84,6 +84,8 @@ _VALID = {
     "ordering_key": layout.OUT_ORDERING_VALID,
     "schema_version": layout.OUT_SCHEMA_VALID,
     "value": layout.OUT_VALUE_VALID,
+    "replicated_from": layout.OUT_REPLICATED_VALID,
+    "schema_id": layout.OUT_SCHEMA_ID_VALID,
 }
 _TEXTS = {
     "producer": layout.OUT_PRODUCER,
@@ -91,6 +93,8 @@ _TEXTS = {
     "ordering_key": layout.OUT_ORDERING,
     "schema_version": layout.OUT_SCHEMA,
     "value": layout.OUT_VALUE,
+    "replicated_from": layout.OUT_REPLICATED,
+    "schema_id": layout.OUT_SCHEMA_ID,
 }
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from afterglow.format.frames import Frames
 
 _STEP: Final = 1 << 14
-"""Entries parsed at a time: their rows take 24 * 8 * 2**14 bytes, three megabytes."""
+"""Entries parsed at a time: their rows take 28 * 8 * 2**14 bytes, four megabytes."""
 
 
 class Marker(IntEnum):

@@ -35,6 +35,8 @@ MESSAGES = pa.schema(
         pa.field("encrypted", pa.bool_()),
         pa.field("value", pa.binary()),
         pa.field("tier", pa.string()),
+        pa.field("replicated_from", pa.string()),
+        pa.field("schema_id", pa.binary()),
     ]
 )
 

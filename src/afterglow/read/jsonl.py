@@ -49,6 +49,8 @@ def message_rows(
             "null_value": row["value"] is None,
             "value_base64": _base64(row["value"]) if binary["value"] else None,
             "tier": row.get("tier", tier),
+            "replicated_from": row["replicated_from"],
+            "schema_id_base64": _base64(row["schema_id"]),
             **({"value": plain(row["value"]), "_corrupt": row["_corrupt"]} if "_corrupt" in row else {}),
         }
 

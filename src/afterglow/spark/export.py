@@ -40,6 +40,7 @@ from urllib.parse import unquote
 from afterglow.config import load_conf
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.schema import MESSAGES, choose
+from afterglow.read.typed import CORRUPT
 from afterglow.source.connect import connect
 from afterglow.spark.errors import summarize
 from afterglow.spark.jvm import HadoopFiles, require_driver
@@ -58,6 +59,8 @@ _LOCK: Final = "lock"
 _PREFIX: Final = "batch-"
 _FORMAT: Final = "parquet:"
 _VERSION: Final = 1
+_ADDED_COLUMNS: Final = ("replicated_from", "schema_id")
+"""Message columns that are newer than records which list no message columns."""
 _BATCH_BYTES: Final = 1 << 30
 """Bytes of a topic in one batch, which are read again after a crash."""
 _FILE_BYTES: Final = 128 << 20
@@ -183,7 +186,7 @@ class ExportRecord:
     source: str
     topic: str
     columns: tuple[str, ...] | None
-    """None: all of them."""
+    """None: all that messages had when the export began, so that all its files have the same columns."""
     decode: bool
     """Whether values are decoded by their schemas."""
 
@@ -208,6 +211,7 @@ class TopicExport:
         self._directory = directory
         self._record = record
         self._options = options
+        self._message_columns: tuple[str, ...] = tuple(MESSAGES.names)
         self._rows: dict[int, int] = {}
         self._error: AfterglowError | None = None
 
@@ -266,7 +270,7 @@ class TopicExport:
         """Record what the directory holds, or compare it with the existing record."""
         directory, record, checkpoint = self._directory, self._state(_RECORD), self._state(_CHECKPOINT)
         wanted = json.loads(json.dumps({"version": _VERSION, **asdict(self._record)}))
-        data = json.dumps(wanted, indent=2).encode()
+        data = json.dumps({**wanted, "message_columns": self._message_columns}, indent=2).encode()
         found = directory.read(record)
         files = directory.names(directory.url)
         has_batches = any(name.startswith(_PREFIX) for name in files)
@@ -292,6 +296,8 @@ class TopicExport:
             raise AfterglowError(
                 f"{checkpoint} is missing, so the offset of the next batch is unknown; export into another directory"
             )
+        recorded = known.get("message_columns", [name for name in MESSAGES.names if name not in _ADDED_COLUMNS])
+        self._message_columns = tuple(recorded)
 
     def _state(self, name: str) -> str:
         return f"{self._directory.state_url}/{name}"
@@ -305,8 +311,8 @@ class TopicExport:
             "maxPartitionBytes": str(_FILE_BYTES),
             **self._options,
         }
-        if record.columns is not None:
-            options["columns"] = ",".join(record.columns)
+        columns = (*self._message_columns, CORRUPT) if record.decode else self._message_columns
+        options["columns"] = ",".join(columns if record.columns is None else record.columns)
         if record.decode:
             options["decode"] = "true"
         try:

@@ -92,6 +92,9 @@ def _message_metadata(data, at, end, row):
                 seen |= 1
             elif field == 4:
                 properties += 1
+            elif field == 5:
+                put(row, layout.REPLICATED_AT, at)
+                put(row, layout.REPLICATED_LEN, length)
             elif field == 6:
                 put(row, layout.KEY_AT, at)
                 put(row, layout.KEY_LEN, length)
@@ -103,6 +106,9 @@ def _message_metadata(data, at, end, row):
             elif field == 18:
                 put(row, layout.ORDERING_AT, at)
                 put(row, layout.ORDERING_LEN, length)
+            elif field == 32:
+                put(row, layout.SCHEMA_ID_AT, at)
+                put(row, layout.SCHEMA_ID_LEN, length)
             at += length
         else:
             at = skip(data, at, end, wire)
@@ -154,9 +160,13 @@ def parse_entry(data, at, end, row, check):
     put(row, layout.KEY_AT, 0)
     put(row, layout.ORDERING_AT, 0)
     put(row, layout.SCHEMA_AT, 0)
+    put(row, layout.REPLICATED_AT, 0)
+    put(row, layout.SCHEMA_ID_AT, 0)
     put(row, layout.KEY_LEN, -1)
     put(row, layout.ORDERING_LEN, -1)
     put(row, layout.SCHEMA_LEN, -1)
+    put(row, layout.REPLICATED_LEN, -1)
+    put(row, layout.SCHEMA_ID_LEN, -1)
     put(row, layout.CODEC, 0)
     put(row, layout.UNCOMPRESSED, 0)
     put(row, layout.MESSAGES, -1)

@@ -139,7 +139,7 @@ block with such a ratio has few tokens.
 """
 
 _REPEATS = 64
-"""Largest ratio of the producer names and schema versions, repeated per message, to the size of their batch.
+"""Largest ratio of names and schema versions, repeated per message, to the size of their batch.
 
 A name of 64 bytes on messages of ten bytes has a ratio of 6; a name of a megabyte on a batch of ten thousand empty
 messages would take ten gigabytes, and is rejected.
@@ -191,6 +191,7 @@ def plan_payloads(data, rows, count, want_value, limit, found):
         size = stored if codec == 0 else get(row, layout.UNCOMPRESSED)
         if batched:
             names = get(row, layout.PRODUCER_LEN) + max(get(row, layout.SCHEMA_LEN), 0)
+            names += max(get(row, layout.REPLICATED_LEN), 0) + max(get(row, layout.SCHEMA_ID_LEN), 0)
             whole = size + get(row, layout.META_LEN)
             messages = get(row, layout.MESSAGES)
             if (

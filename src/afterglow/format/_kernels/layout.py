@@ -27,7 +27,11 @@ MESSAGES = 20
 PROPERTIES = 21
 FLAGS = 22
 EXPANDED_AT = 23
-COLUMNS = 24
+REPLICATED_AT = 24
+REPLICATED_LEN = 25
+SCHEMA_ID_AT = 26
+SCHEMA_ID_LEN = 27
+COLUMNS = 28
 
 # Bits of FLAGS.
 ENCRYPTED = 1
@@ -108,7 +112,13 @@ OUT_SCHEMA_VALID = 24
 OUT_VALUE = 25
 OUT_VALUE_PLACES = 26
 OUT_VALUE_VALID = 27
-OUTPUTS = 28
+OUT_REPLICATED = 28
+OUT_REPLICATED_PLACES = 29
+OUT_REPLICATED_VALID = 30
+OUT_SCHEMA_ID = 31
+OUT_SCHEMA_ID_PLACES = 32
+OUT_SCHEMA_ID_VALID = 33
+OUTPUTS = 34
 
 TOO_LONG = -1
 """Returned if a column would exceed 2 GiB, which Arrow's 32-bit offsets cannot address: decode fewer entries."""
@@ -171,8 +181,8 @@ SLACK = 64
 MAX_MESSAGES = 1 << 21
 """Maximum number of messages of an entry, and of a record batch.
 
-A row takes up to 142 bytes in all columns before any text, a message in a batch as little as six: two million rows take
-300 MB, and are twice as many as fit in an uncompressed batch of 5 MiB. Without a limit, ten kilobytes of ZSTD would
+A row takes up to 166 bytes in all columns before any text, a message in a batch as little as six: two million rows take
+350 MB, and are twice as many as fit in an uncompressed batch of 5 MiB. Without a limit, ten kilobytes of ZSTD would
 require six gigabytes.
 """
 

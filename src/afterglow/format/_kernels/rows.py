@@ -209,7 +209,17 @@ def _from_entry(row, entry_id, r, batch_index, count, out):
     if get(out, layout.OUT_SCHEMA):
         length = get(row, layout.SCHEMA_LEN)
         put_bit(get(out, layout.OUT_SCHEMA_VALID), r, length > 0)  # empty bytes mean no version
-        return _note(out, layout.OUT_SCHEMA, r, get(row, layout.SCHEMA_AT), max(length, 0))
+        if not _note(out, layout.OUT_SCHEMA, r, get(row, layout.SCHEMA_AT), max(length, 0)):
+            return False
+    if get(out, layout.OUT_REPLICATED):
+        length = get(row, layout.REPLICATED_LEN)
+        put_bit(get(out, layout.OUT_REPLICATED_VALID), r, length >= 0)
+        if not _note(out, layout.OUT_REPLICATED, r, get(row, layout.REPLICATED_AT), max(length, 0)):
+            return False
+    if get(out, layout.OUT_SCHEMA_ID):
+        length = get(row, layout.SCHEMA_ID_LEN)
+        put_bit(get(out, layout.OUT_SCHEMA_ID_VALID), r, length >= 0)
+        return _note(out, layout.OUT_SCHEMA_ID, r, get(row, layout.SCHEMA_ID_AT), max(length, 0))
     return True
 
 
