@@ -224,6 +224,10 @@ class EntriesMissing(HotLogError):
     """Entries are missing from the log: trimmed, deleted with their topic, or never written."""
 
 
+class DataLost(HotLogError):
+    """Entries are gone from every copy; they are recorded as lost."""
+
+
 class DiskFull(HotLogError):
     """The disk is full; appends succeed again once space is freed."""
 

@@ -14,7 +14,7 @@ from tests.support.servers import start_moto
 from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
-from afterglow.errors import BucketMissing, CorruptIndex, LedgerMissing, NotSupported
+from afterglow.errors import BucketMissing, CorruptIndex, HotLogUnavailable, LedgerMissing, NotSupported
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 from afterglow.storage import open_store
@@ -165,8 +165,11 @@ def test_entries_that_only_brokers_have_are_an_error_if_none_is_running(zookeepe
     store.put("/managed-ledgers/public/default/persistent/never-offloaded", info.SerializeToString(), -1)
     store.close()
     address = f"zk://{hosts}/only-hot-{os.getpid()}"
+    reason = r"no bookies are registered.*no broker of .* is running.*hot=skip"
+    with afterglow.connect(address) as source, pytest.raises(HotLogUnavailable, match=reason):
+        source.topic(topic).scan().read_all()
     reason = r"no broker of .* is running.*hot=skip"
-    with afterglow.connect(address) as source, pytest.raises(LedgerMissing, match=reason):
+    with afterglow.connect(address, entries="broker") as source, pytest.raises(LedgerMissing, match=reason):
         source.topic(topic).scan().read_all()
     with afterglow.connect(address, hot="skip") as source:
         assert source.topic(topic).scan().read_all().num_rows == 0

@@ -14,7 +14,7 @@ from tests.support.serving import serving
 from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
-from afterglow.errors import ConfigError, CorruptMetadata, LedgerMissing, TopicMissing
+from afterglow.errors import ConfigError, CorruptMetadata, HotLogUnavailable, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
@@ -169,7 +169,7 @@ def test_segments_of_an_attached_afterglow_are_added(home: Path, cluster: Cluste
     assert values(cluster.address, hot="skip", metadata=address) == list(range(EACH * 3))
     with afterglow.connect(cluster.address, metadata=address) as source:
         assert len(source.topic(TOPIC).segments()) == 2
-        with pytest.raises(LedgerMissing, match=r"no broker of .* is running"):
+        with pytest.raises(HotLogUnavailable, match=r"no broker of .* is running"):
             source.topic(TOPIC).scan().read_all()
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.spark.test_standalone import BYTES, CONF, STREAMED, WHOLE, objects, offload, offloading, publish
@@ -78,7 +78,7 @@ print(json.dumps(sums))
 """
 
 
-def digest(home: Path, options: dict[str, str]) -> tuple[str, int]:
+def digest(home: Path, options: dict[str, Any]) -> tuple[str, int]:
     """The digest of the rows of a scan of the tier, and their number."""
     made = hashlib.sha256()
     with afterglow.connect(home, hot="skip", **options) as source:

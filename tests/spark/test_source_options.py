@@ -27,6 +27,7 @@ def test_little_needs_to_be_said() -> None:
     assert (options.source, options.topics, options.topics_pattern) == ("home", ("t",), None)
     assert (options.start, options.end, options.since_ms, options.until_ms) == (START, None, None, None)
     assert (options.include, options.columns, options.hot) == ("messages", None, "read")
+    assert options.entries == "auto"
     assert (options.decode, options.pushdown, options.fail_on_data_loss) == (False, False, None)
     assert (options.max_partition_bytes, options.max_bytes_per_trigger) == (PARTITION_BYTES, None)
 
@@ -46,6 +47,7 @@ def test_everything_can_be_said_in_any_case() -> None:
         "columns": "topic, data",
         "decode": "FALSE",
         "hot": "skip",
+        "entries": "BookKeeper",
         "pushdown": "true",
         "maxPartitionBytes": "64m",
         "maxBytesPerTrigger": "1g",

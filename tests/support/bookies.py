@@ -178,17 +178,31 @@ def _reset(connected: socket.socket) -> None:
 
 
 class ScriptedCluster:
-    """Bookies ``b0``, ``b1``, … and a metadata store, by default one of their own; a context manager that ends them."""
+    """Bookies ``b0``, ``b1``, … and a metadata store; a context manager that ends them.
+
+    Args:
+        bookies: Their number.
+        limits: Of its client.
+        name: Of the store, which is then at ``memory://NAME``.
+        store: By default one of its own.
+    """
 
     def __init__(
-        self, bookies: int = 3, limits: ReadLimits | None = None, *, store: MetadataStore | None = None
+        self,
+        bookies: int = 3,
+        limits: ReadLimits | None = None,
+        name: str | None = None,
+        *,
+        store: MetadataStore | None = None,
     ) -> None:
         self.bookies = {f"b{number}": ScriptedBookie() for number in range(bookies)}
-        self.store: MetadataStore = store or MemoryMetadataStore()
+        self.store: MetadataStore = store or MemoryMetadataStore(name)
+        self.metadata = f"memory://{name}"
+        """Address of the store, if it has a name."""
         self.reads: list[str] = []
         """Paths that were read from the store."""
-        for name, bookie in self.bookies.items():
-            self.register(name, bookie.port)
+        for bookie_id, bookie in self.bookies.items():
+            self.register(bookie_id, bookie.port)
         self.client = BookKeeperClient(BookKeeperCluster(self), limits or ReadLimits(timeout_s=5, deadline_s=10))
 
     def __enter__(self) -> Self:
@@ -216,6 +230,7 @@ class ScriptedCluster:
         info.endpoints.add(id="http", port=1, host="127.0.0.1", protocol="http")
         info.endpoints.add(id="bookie", port=port, host="127.0.0.1", protocol="bookie-rpc")
         self.put(f"/ledgers/available/{name}", info.SerializeToString())
+        self.put(f"/ledgers/cookies/{name}", b"4\n")
 
     def write(
         self,

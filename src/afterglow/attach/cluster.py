@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from afterglow.attach.attachable import is_attachable
 from afterglow.errors import AccessDenied, ConfigError
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.metadata.admin_responses import last_confirmed
+from afterglow.metadata.admin_responses import last_confirmed, zookeeper_address
 
 if TYPE_CHECKING:
     import re
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from afterglow.metadata.admin_client import AdminClient
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.pulsar_cluster import PulsarCluster
-
-_OTHER_STORES: Final = frozenset({"oxia", "etcd", "rocksdb", "memory"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +54,11 @@ def cluster_settings(admin: AdminClient, zookeeper: str | None, name: str | None
     name = name or str(reported.get("clusterName") or "")
     if not name:
         raise ConfigError(f"{admin.url} does not report the name of its cluster; give --cluster-name NAME")
-    address = zookeeper or str(reported.get("metadataStoreUrl") or reported.get("zookeeperServers") or "")
-    if not address:
+    address = zookeeper_address({"metadataStoreUrl": zookeeper} if zookeeper else reported)
+    if address is None:
         raise ConfigError(f"{admin.url} does not report its metadata store; give --zookeeper zk://HOST:2181")
     if not address.startswith("zk:"):
-        if "://" in address or address.partition(":")[0] in _OTHER_STORES:
-            raise ConfigError(f"the metadata of {admin.url} is in {address}; only ZooKeeper is supported")
-        address = f"zk:{address}"
+        raise ConfigError(f"the metadata of {admin.url} is in {address}; only ZooKeeper is supported")
     return ClusterSettings(name, address)
 
 

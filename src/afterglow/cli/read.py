@@ -84,6 +84,14 @@ def read(
             help="Fail if entries between --start and --end were trimmed or never written. Default: a warning.",
         ),
     ] = False,
+    entry_path: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Where entries of a Pulsar cluster that are in no tier are read: bookkeeper, broker, or auto: from "
+            "bookies, and from brokers where these cannot be read.",
+        ),
+    ] = "auto",
     service_url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Brokers that serve entries in no tier. Default: as the source returns them."),
@@ -112,7 +120,13 @@ def read(
         )  # an incomplete message does not count as damage: its producer gave up
         sys.stderr.write(printable(f"afterglow: skipped: {error}") + "\n")
 
-    cluster: dict[str, Any] = {"hot": hot, "service_url": service_url, "token": token, "ca_file": ca_file}
+    cluster: dict[str, Any] = {
+        "hot": hot,
+        "entries": entry_path,
+        "service_url": service_url,
+        "token": token,
+        "ca_file": ca_file,
+    }
     with connect(source, tier, metadata, **cluster) as connected:
         found = connected.topic(topic)
         columns = _columns(found, output_format, entries=entries, decode=decode)

@@ -12,6 +12,15 @@ class ReadPriority(StrEnum):
     TIERED_STORAGE_FIRST = "tiered-storage-first"
 
 
+class EntryPath(StrEnum):
+    """Where entries of a Pulsar cluster are read that are in no tier."""
+
+    AUTO = "auto"
+    """From bookies, and from brokers where bookies cannot be read."""
+    BOOKKEEPER = "bookkeeper"
+    BROKER = "broker"
+
+
 class DamagePolicy(StrEnum):
     """Reaction of a reader to damaged or missing data."""
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = struct.Struct(">i")
 _KEY_VALUE: Final = "KEY_VALUE"
+_OTHER_STORES: Final = frozenset({"oxia", "etcd", "rocksdb", "memory"})
+_LEDGERS: Final = "/ledgers"
+"""Root of all ledgers, below the chroot of the cluster's metadata."""
 
 
 def ledger_list(internal_info: Json, internal_stats: Json, topic: str) -> ManagedLedgerInfo:
@@ -70,6 +73,35 @@ def last_confirmed(internal_stats: Json, topic: str) -> Position:
         return parse_position(internal_stats["lastConfirmedEntry"])[0]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(f"{topic}: invalid lastConfirmedEntry in the admin API's response: {error!r}") from error
+
+
+def zookeeper_address(configuration: Json) -> str | None:
+    """Return the metadata store of a cluster as ``zk:…``; another store as it is, and None if none is reported.
+
+    Args:
+        configuration: Runtime configuration of a broker.
+    """
+    address = str(configuration.get("metadataStoreUrl") or configuration.get("zookeeperServers") or "")
+    if not address:
+        return None
+    is_zookeeper = not ("://" in address or address.partition(":")[0] in _OTHER_STORES) or address.startswith("zk:")
+    return f"zk:{address.removeprefix('zk:')}" if is_zookeeper else address
+
+
+def ledgers_address(configuration: Json) -> tuple[str, str] | None:
+    """Return the metadata store of a cluster's bookies and the root of all ledgers in it; None if not in ZooKeeper.
+
+    Args:
+        configuration: Runtime configuration of a broker.
+    """
+    given = str(configuration.get("bookkeeperMetadataServiceUri") or "").removeprefix("metadata-store:")
+    if given:
+        scheme, _, rest = given.partition(":")
+        hosts, slash, root = rest.removeprefix("//").partition("/")
+        # BookKeeper separates hosts by semicolons, and its scheme may name the layout: zk+hierarchical.
+        return (f"zk://{hosts.replace(';', ',')}", slash + root) if scheme.partition("+")[0] == "zk" and root else None
+    address = zookeeper_address(configuration)
+    return (address, _LEDGERS) if address is not None and address.startswith("zk:") else None
 
 
 def schema_versions(answer: Json, topic: str) -> tuple[SchemaVersion, ...]:

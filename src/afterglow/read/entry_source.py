@@ -5,9 +5,9 @@ open readers. :mod:`~afterglow.read.priority` puts the copies in order, :mod:`~a
 
 The read priority concerns entries that consumers receive. A search by time delivers no entries, so it takes the
 cheapest copy: the hot log on this machine as long as it has the ledger, then the tier by its
-:mod:`~afterglow.read.time_index`. A hot log behind brokers, where each probe is a round trip, is probed only for
-entries that no tier has. Entries read by a search are not counted as read; its requests to tiers are counted like all
-others.
+:mod:`~afterglow.read.time_index`. A hot log behind brokers or bookies, where each probe is a round trip, is probed only
+for entries that no tier has. Entries read by a search are not counted as read; its requests to tiers are counted like
+all others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError, LedgerMissing
 from afterglow.ledger.entry_source import EntrySlice
+from afterglow.read.bookie_log import BookieLog
 from afterglow.read.copies import HotCopy, StorageTier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.fallback import Copies, FallbackReader
@@ -62,7 +63,7 @@ class TieredEntrySource:
         self._policy = policy
         self._reads = FallbackReader(name, counters)
         self._searches = FallbackReader(name, ReadCounters())
-        self._probes_hot = not isinstance(hot, RemoteHotLog)
+        self._probes_hot = not isinstance(hot, RemoteHotLog | BookieLog)
 
     def read(self, ledger: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Read entries; see :class:`~afterglow.ledger.entry_source.EntrySource`."""

@@ -1,4 +1,4 @@
-"""Readers of hot logs of other processes: a server's home on the same machine, and brokers over the binary protocol.
+"""Readers of hot logs of other processes: a server's home on the same machine, brokers over their protocol, bookies.
 
 :class:`HotLocation` names the hot log of a topic. It is sent with splits, and opens the reader that works in the
 process that receives it.
@@ -20,10 +20,12 @@ from afterglow.hot.local.shared_ledger import open_shared, read_instance
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.cluster_credentials import ClusterCredentials
+from afterglow.read.bookie_log import BookieLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from afterglow.hot.bookkeeper import BookKeeperAddress
     from afterglow.read.copies import FrameLedger, HotReader
 
 
@@ -239,15 +241,17 @@ class HotLocation:
     """Id of the hot log: another machine may have another server's home at the same path. Empty: not known."""
     credentials: ClusterCredentials | None = field(default=None, repr=False, compare=False)
     """Credentials for the brokers. Not pickled: other processes take theirs from their environment."""
+    bookies: BookKeeperAddress | None = None
+    """The bookies, which are preferred to brokers; None: not known, or not to be used."""
 
-    def __reduce__(self) -> tuple[type[HotLocation], tuple[str, str, str, str]]:
-        return HotLocation, (self.home, self.topic, self.service_url, self.instance)
+    def __reduce__(self) -> tuple[type[HotLocation], tuple[object, ...]]:
+        return HotLocation, (self.home, self.topic, self.service_url, self.instance, None, self.bookies)
 
     def open(self, ledger_id: int | None = None, last: int = -1) -> HotReader:
-        """Open the hot log from this process: on the local disk, else through brokers.
+        """Open the hot log from this process: on the local disk, else from bookies or through brokers.
 
         Args:
-            ledger_id: The ledger to read: brokers do not report the end of a ledger.
+            ledger_id: The ledger to read: neither reports the end of an open ledger.
             last: Its last readable entry.
 
         Raises:
@@ -256,13 +260,34 @@ class HotLocation:
         """
         if self._is_on_this_disk():
             return SharedHotLog(Path(self.home))
-        if self.service_url:
-            entries = {} if ledger_id is None else {ledger_id: last + 1}
-            return RemoteHotLog(self.address(), self.topic, entries, instance=self.instance or None)
+        if self.service_url or self.bookies:
+            return self.reader({} if ledger_id is None else {ledger_id: last + 1}, bounded=True)
         raise HotLogUnavailable(
             f"the hot log in {self.home} cannot be reached from this machine; read on the server's machine, share its "
             "disk, start the server and make it reachable (service_url), or skip the hot log (hot=skip)"
         )
+
+    def reader(
+        self, entries: Mapping[int, int], open_ledger: int | None = None, *, bounded: bool = False, without: str = ""
+    ) -> HotReader:
+        """A reader of the hot log of a cluster: from bookies if they are known, else, and after that, from brokers.
+
+        Args:
+            entries: Number of readable entries by ledger.
+            open_ledger: The ledger that is still open, and may get more entries; None: none.
+            bounded: Whether no entry behind ``entries`` is read, even of a ledger that was closed since then.
+            without: The reason why there is no broker, for messages.
+
+        Raises:
+            ConfigError: The service URL is malformed, or the token file cannot be read.
+        """
+        brokers: RemoteHotLog | None = None
+        if self.service_url:
+            address, instance = self.address(), self.instance or None
+            brokers = RemoteHotLog(address, self.topic, entries, open_ledger, instance=instance)
+        if self.bookies is not None:
+            return BookieLog(self.bookies, self.topic, entries, brokers, bounded=bounded, without=without)
+        return brokers or UnavailableHotLog(without)
 
     def _is_on_this_disk(self) -> bool:
         home = Path(self.home)

@@ -230,7 +230,7 @@ def tiered_only(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
     del left.ledgerInfo[:]
     for ledger in info.ledgerInfo:
         context = ledger.offloadContext
-        entries = ledger.entries if context.complete else _covered(context)
+        entries = ledger.entries if context.complete else tiered_entries(context)
         if entries:
             kept = left.ledgerInfo.add()
             kept.CopyFrom(ledger)
@@ -243,11 +243,11 @@ def tiered_end(info: ManagedLedgerInfo) -> Position | None:
     """Position of the first entry of a topic that no tier has; None if the tier has every ledger whole."""
     for ledger in sorted(info.ledgerInfo, key=lambda ledger: ledger.ledgerId):
         if not is_fully_offloaded(ledger):
-            return Position(ledger.ledgerId, _covered(ledger.offloadContext))
+            return Position(ledger.ledgerId, tiered_entries(ledger.offloadContext))
     return None
 
 
-def _covered(context: OffloadContext) -> int:
+def tiered_entries(context: OffloadContext) -> int:
     """Number of entries of a ledger, from the first on, that complete segments hold."""
     entries = 0
     for segment in context.offloadSegment:

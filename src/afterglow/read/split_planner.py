@@ -13,6 +13,7 @@ from afterglow.config.choices import DamagePolicy
 from afterglow.errors import AfterglowError
 from afterglow.format.position import Position
 from afterglow.ledger.properties import BROKER_TIME, get_number
+from afterglow.read.bookie_log import BookieLedger
 from afterglow.read.copies import StorageTier
 from afterglow.read.hot_readers import SharedLedger
 from afterglow.read.neighbours import RANGES_AFTER, RANGES_BEFORE, RANGES_PER_GROUP, Neighbourhood, NeighbourRange
@@ -214,8 +215,10 @@ class SplitPlanner:
                 return ()
             boundaries = [first, *(at for at in stripes.first_entries.tolist() if first < at <= last)]
         else:
-            if not scan_range.has_times or not isinstance(self._hot_ledger(ledger_id), SharedLedger):
-                return None  # each probe through brokers would be a round trip
+            if not scan_range.has_times:
+                return None
+            if not isinstance(self._hot_ledger(ledger_id, last), SharedLedger | BookieLedger):
+                return None  # each probe through brokers would be a subscription
             boundaries = range(first, last + 1)
             if probe.time(Position(ledger_id, last)) is None:
                 return None
@@ -271,17 +274,22 @@ class SplitPlanner:
     def _estimate_bytes(self, planned: PlannedRange) -> int:
         """Bytes of entries of the hot log; estimated by the average entry where they are not known, else 0."""
         first, last = planned.first, planned.last
+        ledger = self.view.ledgers[planned.ledger_id]
+        average = (last - first + 1) * ledger.size // ledger.entries if ledger.entries else 0
+        if average and self.hot is not None and self.hot.bookies is not None:
+            return average  # exact sizes would take two reads of a bookie
         try:
-            copy = self._hot_ledger(planned.ledger_id)
-            if isinstance(copy, SharedLedger):
+            copy = self._hot_ledger(planned.ledger_id, last)
+            if isinstance(copy, SharedLedger | BookieLedger):
                 return copy.frame_bytes(first, last)
         except AfterglowError:
             pass  # reading the range will raise the error
-        ledger = self.view.ledgers[planned.ledger_id]
-        return (last - first + 1) * ledger.size // ledger.entries if ledger.entries else 0
+        return average
 
-    def _hot_ledger(self, ledger_id: int) -> FrameLedger | None:
-        return None if self.hot is None or not self.has_hot(ledger_id) else self.hot.open().open(ledger_id)
+    def _hot_ledger(self, ledger_id: int, last: int) -> FrameLedger | None:
+        if self.hot is None or not self.has_hot(ledger_id):
+            return None
+        return self.hot.open(ledger_id, last).open(ledger_id)
 
 
 class _NeighbourhoodCache:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from afterglow.errors import (
     ConfigError,
+    DataLost,
     EntriesMissing,
     HotLogUnavailable,
     LedgerMissing,
@@ -128,7 +129,7 @@ class SplitReader:
                 yield from reader.scan(lambda _: copies, split.first, split.last)
             else:
                 yield from reader.walk(lambda _: copies, split.first, split.last, READ_BYTES)
-        except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
+        except (DataLost, EntriesMissing, LedgerMissing, ObjectMissing) as error:
             raise TopicChanged(
                 f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} do not exist any more: "
                 f"{error}; retention, offload or deletion has changed the topic since this read began: start the read "

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from afterglow.errors import LedgerMissing
+from afterglow.errors import AccessDenied, DataLost, HotLogUnavailable, LedgerMissing, MetadataError
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.layout import Layout
 from afterglow.ledger.properties import BROKER_TIME, get_number
 from afterglow.ledger.reader import StoredEntry
 from afterglow.ledger.time_search import TimeSearch
+from afterglow.read.ranges import tiered_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from afterglow.config.choices import ReadPriority
+    from afterglow.errors import AfterglowError
     from afterglow.format.position import LedgerRange
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.copies import HotReader, ServedRun
     from afterglow.read.entry_source import TieredEntrySource
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -154,11 +159,8 @@ class TopicReader:
         ledger = self.view.ledgers[ledger_id]
         try:
             return read(ledger)
-        except LedgerMissing:
-            newer = self._newer(ledger_id)
-            if newer is None or newer == ledger:
-                raise
-            return read(newer)  # freed from the hot log since the view was pinned
+        except (LedgerMissing, DataLost) as error:
+            return read(self._newer(ledger, error))  # freed from the hot log since the view was pinned
 
     def _ledger(
         self, ledger_id: int, first: int, last: int, priority: ReadPriority | None, *, scan: bool
@@ -174,27 +176,45 @@ class TopicReader:
                 for served in runs:
                     yield served
                     first = served.run.frames.end_entry_id
-            except LedgerMissing:
-                newer = self._newer(ledger_id)
-                if newer is None or newer == ledger:
-                    raise
-                ledger = newer  # freed from the hot log since the view was pinned
+            except (LedgerMissing, DataLost) as error:
+                ledger = self._newer(ledger, error)  # freed from the hot log since the view was pinned
             else:
                 return
 
-    def _newer(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
+    def _newer(self, ledger: ManagedLedgerInfo.LedgerInfo, error: AfterglowError) -> ManagedLedgerInfo.LedgerInfo:
+        """A ledger whose hot copy is gone, by the current ledger list.
+
+        Raises:
+            LedgerMissing: The list does not name it any more.
+            AfterglowError: The list names no other copy either: the error.
+        """
         if self._refresh is None:
-            return None
-        return next((ledger for ledger in self._refresh().ledgerInfo if ledger.ledgerId == ledger_id), None)
+            raise error
+        newer = next((each for each in self._refresh().ledgerInfo if each.ledgerId == ledger.ledgerId), None)
+        if newer is None and isinstance(error, DataLost):
+            raise LedgerMissing(
+                f"ledger {ledger.ledgerId} of {self.view.name} was trimmed since this read began; start the read again"
+            ) from error
+        if newer is None or newer == ledger:
+            raise error
+        return newer
 
 
 def _extent(ledger: ManagedLedgerInfo.LedgerInfo, hot: HotReader) -> tuple[int, bool]:
-    """Number of readable entries of a ledger, and whether the ledger ends with them."""
+    """Number of readable entries of a ledger, and whether the ledger ends with them.
+
+    Entries in segments can be read even if the hot log does not know, or not any more, that they are confirmed.
+    """
     if ledger.HasField("entries"):
         return ledger.entries, True
     try:
         copy = hot.open(ledger.ledgerId)
         ended = copy.closed  # read before ``confirmed``: only of a closed ledger is that the end
-        return copy.confirmed + 1, ended
+        return max(copy.confirmed + 1, tiered_entries(ledger.offloadContext)), ended
     except LedgerMissing:
-        return 0, False
+        pass
+    except (AccessDenied, HotLogUnavailable, MetadataError) as error:
+        _log.warning(
+            "ledger %s is read as far as a tier has it, since its end is not known: %s", ledger.ledgerId, error
+        )
+    return tiered_entries(ledger.offloadContext), False

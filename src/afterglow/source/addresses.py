@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from afterglow.config.choices import EntryPath
 from afterglow.errors import ConfigError
+from afterglow.hot.bookkeeper import BookKeeperAddress
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.cluster_credentials import ClusterCredentials
@@ -16,6 +19,7 @@ from afterglow.read.ranges import ObjectLocator
 from afterglow.source.admin_directory import AdminDirectory
 from afterglow.source.attached_directory import AttachedDirectory, attached_paths
 from afterglow.source.cluster_directory import ClusterBrokers, ClusterDirectory
+from afterglow.source.cluster_hot import ClusterHot, bookies_of
 from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_metadata
 from afterglow.tier.locations import FILESYSTEM, TierLocation
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from afterglow.source.directory import TopicDirectory
 
 Hot: TypeAlias = Literal["read", "skip"]
+Entries: TypeAlias = Literal["auto", "bookkeeper", "broker"]
 
 _FORMS: Final = "the home directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
 
@@ -42,6 +47,8 @@ class SourceAddress:
     """Address of the brokers; None: the one that the source reports."""
     token: str | None = None
     ca_file: str | None = None
+    entries: EntryPath = EntryPath.AUTO
+    """Where entries of a Pulsar cluster are read that are in no tier."""
 
     @property
     def scheme(self) -> str:
@@ -77,10 +84,13 @@ def open_source(
         held.callback(store.close)
         cluster = PulsarCluster(store)
         brokers = ClusterBrokers(cluster, credentials, address.service_url)
-        directory = ClusterDirectory(address.source, cluster, brokers, credentials, config)
+        bookies = None if address.entries is EntryPath.BROKER else BookKeeperAddress(address.source)
+        hot = ClusterHot(address.entries, lambda: bookies, credentials)
+        directory = ClusterDirectory(address.source, cluster, brokers, hot, config)
     else:
         cluster = AdminClient(address.source, credentials)
-        directory = AdminDirectory(cluster, credentials, config, address.service_url)
+        hot = ClusterHot(address.entries, partial(bookies_of, cluster), credentials)
+        directory = AdminDirectory(cluster, hot, config, address.service_url)
     if address.metadata is None:
         return directory, ObjectLocator(explicit=explicit)
     # An Afterglow is attached to the cluster: its segments are added.
@@ -89,6 +99,18 @@ def open_source(
     held.callback(metadata.close)
     paths = attached_paths(metadata, address.metadata, cluster.clusters())
     return AttachedDirectory(directory, metadata, paths), ObjectLocator(metadata, paths, explicit=explicit)
+
+
+def parse_entry_path(text: str) -> EntryPath:
+    """Parse where entries are read that are in no tier.
+
+    Raises:
+        ConfigError: It is not ``auto``, ``bookkeeper`` or ``broker``.
+    """
+    try:
+        return EntryPath(text)
+    except ValueError:
+        raise ConfigError(f"entries={text!r} is unknown; use {', '.join(get_args(Entries))}") from None
 
 
 def check_hot(hot: str) -> bool:

@@ -23,8 +23,7 @@ from afterglow.metadata.admin_responses import last_confirmed, ledger_list, sche
 from afterglow.policy import offload_json
 from afterglow.policy.fields import TOPIC_OFFLOAD
 from afterglow.policy.resolver import resolve_stored
-from afterglow.read.hot_readers import HotLocation, RemoteHotLog, UnavailableHotLog
-from afterglow.source.directory import SourceSegment, SourceSnapshot
+from afterglow.source.directory import SourceSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.schema import SchemaVersion
     from afterglow.metadata.admin_client import AdminClient
-    from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
+    from afterglow.source.cluster_hot import ClusterHot
+    from afterglow.source.directory import SourceSnapshot
 
     Json = Mapping[str, Any]
 
@@ -49,16 +49,14 @@ class AdminDirectory:
 
     Args:
         api: The admin API.
-        credentials: Credentials for brokers.
+        hot: Reads entries that no tier has.
         config: The settings of this process, for everything that the cluster does not define.
         service_url: Address of the brokers; None: the admin API is asked for it.
     """
 
-    def __init__(
-        self, api: AdminClient, credentials: ClusterCredentials, config: BrokerConfig, service_url: str | None = None
-    ) -> None:
+    def __init__(self, api: AdminClient, hot: ClusterHot, config: BrokerConfig, service_url: str | None = None) -> None:
         self._api = api
-        self._credentials = credentials
+        self._hot = hot
         self._config = config
         self._service_url = service_url
         self._lock = Lock()
@@ -116,7 +114,11 @@ class AdminDirectory:
                 open_entries[end.ledger_id] = end.entry_id + 1
         with self._lock:
             self._policies.pop(topic, None)
-        return self._snapshot_of(topic, info, open_entries)
+        service_url = self._service_url or self._find_brokers(topic)
+        without = f"{self.source} names no broker that serves {topic}; set service_url, or hot=skip"
+        return self._hot.snapshot(
+            topic, info, open_entries, service_url, without=without, has_bookies=afterglow_part is None
+        )
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """Effective policy of a topic; see :class:`TopicDirectory`."""
@@ -144,20 +146,6 @@ class AdminDirectory:
         return () if answer is None else schema_versions(answer, str(topic))
 
     # --- inside ---
-
-    def _snapshot_of(
-        self, topic: TopicName, info: ManagedLedgerInfo, open_entries: Mapping[int, int]
-    ) -> SourceSnapshot:
-        service_url = self._service_url or self._find_brokers(topic)
-        if service_url is None:
-            reason = f"{self.source} names no broker that serves {topic}; set service_url, or hot=skip"
-            return SourceSnapshot(info, UnavailableHotLog(reason), None)
-        location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
-        known = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
-        newest = max(open_entries, default=None)
-        return SourceSnapshot(
-            info, RemoteHotLog(location.address(), str(topic), {**known, **open_entries}, newest), location
-        )
 
     def _find_brokers(self, topic: TopicName) -> str | None:
         found = self._api.lookup(topic) or {}

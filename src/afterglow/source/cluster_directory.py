@@ -13,8 +13,6 @@ from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.admin_responses import last_confirmed, schema_versions
 from afterglow.policy import offload_json
 from afterglow.policy.resolver import resolve_stored
-from afterglow.read.hot_readers import HotLocation, RemoteHotLog, UnavailableHotLog
-from afterglow.source.directory import SourceSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +24,8 @@ if TYPE_CHECKING:
     from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.pulsar_cluster import PulsarCluster
-    from afterglow.source.directory import SourceSegment
+    from afterglow.source.cluster_hot import ClusterHot
+    from afterglow.source.directory import SourceSegment, SourceSnapshot
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class ClusterBrokers:
             stats = None if api is None else api.internal_stats(topic)
             return None if stats is None else last_confirmed(stats, str(topic))
         except AfterglowError as error:
-            _log.warning("%s: its last ledger is skipped, since its end is not known: %s", topic, error)
+            _log.warning("%s: no broker reports its last entry: %s", topic, error)
             return None
 
 
@@ -89,22 +88,17 @@ class ClusterDirectory:
         source: Its address, as it was given.
         cluster: Metadata of the cluster.
         brokers: Report the end of the open ledger, and serve entries that no tier has.
-        credentials: Credentials for brokers.
+        hot: Reads entries that no tier has.
         config: The settings of this process, for everything that the cluster does not define.
     """
 
     def __init__(
-        self,
-        source: str,
-        cluster: PulsarCluster,
-        brokers: ClusterBrokers,
-        credentials: ClusterCredentials,
-        config: BrokerConfig,
+        self, source: str, cluster: PulsarCluster, brokers: ClusterBrokers, hot: ClusterHot, config: BrokerConfig
     ) -> None:
         self._source = source
         self._cluster = cluster
         self._brokers = brokers
-        self._credentials = credentials
+        self._hot = hot
         self._config = config
         self._lock = Lock()
         self._policies: dict[TopicName, BrokerConfig] = {}
@@ -143,15 +137,8 @@ class ClusterDirectory:
         info = parse_managed_ledger(value)
         with self._lock:
             self._policies.pop(topic, None)
-        if service_url is None:
-            return SourceSnapshot(
-                info,
-                UnavailableHotLog(f"no broker of {self._source} is running; start one, or set hot=skip"),
-                None,
-            )
-        location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
-        entries, open_ledger = _readable_entries(info, end)
-        return SourceSnapshot(info, RemoteHotLog(location.address(), str(topic), entries, open_ledger), location)
+        without = f"no broker of {self._source} is running; start one, or set hot=skip"
+        return self._hot.snapshot(topic, info, _open_entries(info, end), service_url, without=without)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """Effective policy of a topic; see :class:`TopicDirectory`."""
@@ -194,10 +181,7 @@ class ClusterDirectory:
             return self._config
 
 
-def _readable_entries(info: ManagedLedgerInfo, end: Position | None) -> tuple[dict[int, int], int | None]:
-    """Number of readable entries by ledger, and the open ledger."""
-    entries = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
-    open_ids = [row.ledgerId for row in info.ledgerInfo if not row.HasField("entries")]
-    if end is not None:
-        entries |= {ledger_id: end.entry_id + 1 for ledger_id in open_ids if ledger_id == end.ledger_id}
-    return entries, max(open_ids, default=None)
+def _open_entries(info: ManagedLedgerInfo, end: Position | None) -> dict[int, int]:
+    """Number of confirmed entries of the ledger that has the last one, if it is open."""
+    open_ids = (ledger.ledgerId for ledger in info.ledgerInfo if not ledger.HasField("entries"))
+    return {} if end is None else {ledger_id: end.entry_id + 1 for ledger_id in open_ids if ledger_id == end.ledger_id}

@@ -17,13 +17,13 @@ from afterglow.errors import TopicMissing
 from afterglow.metadata.names import TopicName
 from afterglow.read.counters import ReadCounters
 from afterglow.read.tier_reader import TierReader
-from afterglow.source.addresses import SourceAddress, check_hot, open_source
+from afterglow.source.addresses import SourceAddress, check_hot, open_source, parse_entry_path
 from afterglow.source.partition import SourceContext
 from afterglow.source.topic import SourceTopic
 from afterglow.tier.locations import Tiers, own_tier
 
 if TYPE_CHECKING:
-    from afterglow.source.addresses import Hot
+    from afterglow.source.addresses import Entries, Hot
 
 __all__ = ["Source", "SourceTopic", "connect"]
 
@@ -37,6 +37,7 @@ def connect(
     service_url: str | None = None,
     token: str | None = None,
     ca_file: str | None = None,
+    entries: Entries = "auto",
 ) -> Source:
     """Connect to a source of topics.
 
@@ -50,6 +51,8 @@ def connect(
         service_url: Brokers that serve entries of the hot log, ``pulsar://host:port``; by default those of the cluster.
         token: Token for a cluster, or ``file:///path``; by default ``AFTERGLOW_TOKEN``.
         ca_file: Trusted certificate authorities for TLS; by default ``AFTERGLOW_CA_FILE``, else those of the system.
+        entries: Where entries of a Pulsar cluster are read that no tier has: ``bookkeeper``, ``broker``, or ``auto``:
+            from bookies, and from brokers where bookies cannot be reached or require authentication.
 
     Raises:
         ConfigError: An address, or a setting in the environment, is malformed.
@@ -57,7 +60,7 @@ def connect(
         MetadataUnavailable: The home does not exist, or its metadata cannot be read.
         CorruptMetadata: The metadata is damaged.
     """
-    address = SourceAddress(str(source), metadata, service_url, token, ca_file)
+    address = SourceAddress(str(source), metadata, service_url, token, ca_file, parse_entry_path(entries))
     reads_hot = check_hot(hot)
     config = load_conf(environ=os.environ)
     explicit = None if tier is None else own_tier(Path(), tier, config)

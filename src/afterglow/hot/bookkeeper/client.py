@@ -108,6 +108,14 @@ class BookKeeperClient:
             raise problem
         return confirmed
 
+    def has_bookies(self) -> bool:
+        """Whether the metadata is that of a cluster with bookies, running or not.
+
+        Raises:
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
+        return bool(self._cluster.bookies())
+
     def bookie(self, bookie_id: str) -> Bookie:
         """Return a bookie, which connects on demand.
 

@@ -115,10 +115,15 @@ class BookKeeperLedger:
             first += count
         return found
 
-    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+    def read_frames(self, first: int, max_bytes: int, last: int | None = None) -> tuple[memoryview, int]:
         """Confirmed entries from ``first`` on as contiguous frames, with their number; at least one if there is one.
 
         They end before an entry that cannot be read, which is an error of the next call.
+
+        Args:
+            first: The first entry.
+            max_bytes: Limit for all of them but the first.
+            last: The last entry that may be read; None: the last confirmed one.
 
         Raises:
             LedgerMissing: The ledger was deleted, and its bookies do not serve the entry any more.
@@ -127,9 +132,10 @@ class BookKeeperLedger:
             HotLogUnavailable: A bookie that may have the entry does not answer.
             AccessDenied: The bookies require authentication.
         """
-        if not 0 <= first <= self.confirmed:
+        last = self.confirmed if last is None else min(last, self.confirmed)
+        if not 0 <= first <= last:
             return memoryview(b""), 0
-        return self._read_frames(first, self.confirmed, max_bytes)
+        return self._read_frames(first, last, max_bytes)
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and the end of the last one.

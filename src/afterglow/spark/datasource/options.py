@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from afterglow.read.split_reader import Include
 
 Hot: TypeAlias = Literal["read", "skip"]
+Entries: TypeAlias = Literal["auto", "bookkeeper", "broker"]
 
 PARTITION_BYTES: Final = 32 * MIB
 """Bytes of blocks in a Spark partition, by default: some tenths of a second of work, and little to repeat."""
@@ -43,6 +44,7 @@ OPTIONS: Final = (
     "columns",
     "decode",
     "hot",
+    "entries",
     "pushdown",
     "maxPartitionBytes",
     "maxBytesPerTrigger",
@@ -90,6 +92,8 @@ class SourceOptions:
     """Whether values are decoded by their schemas."""
     hot: Hot
     """Whether to read entries that no tier has."""
+    entries: Entries
+    """Where these entries are read in a Pulsar cluster."""
     pushdown: bool
     """Whether filters of the query prune."""
     max_partition_bytes: int
@@ -152,6 +156,7 @@ class SourceOptions:
             columns=_columns(texts),
             decode=_value(texts, "decode", flag(), default=False),
             hot=cast("Hot", _one_of(texts, "hot", "read", "skip")),
+            entries=cast("Entries", _one_of(texts, "entries", "auto", "bookkeeper", "broker")),
             pushdown=_value(texts, "pushdown", flag(), default=False),
             max_partition_bytes=_value(texts, "maxPartitionBytes", size(minimum=1), PARTITION_BYTES),
             max_bytes_per_trigger=_value(texts, "maxBytesPerTrigger", size(minimum=1), None),
@@ -195,10 +200,10 @@ def _columns(texts: Mapping[str, str]) -> tuple[str, ...] | None:
     return names
 
 
-def _one_of(texts: Mapping[str, str], name: str, default: str, other: str) -> str:
+def _one_of(texts: Mapping[str, str], name: str, default: str, *others: str) -> str:
     text = texts.get(name, default).strip().lower()
-    if text not in {default, other}:
-        raise ConfigError(f"the option {name}={texts[name]!r} is not valid; give {default} or {other}")
+    if text not in {default, *others}:
+        raise ConfigError(f"the option {name}={texts[name]!r} is not valid; give {' or '.join((default, *others))}")
     return text
 
 

@@ -23,7 +23,7 @@ def connect_source(options: SourceOptions) -> Source:
     Raises:
         AfterglowError: It cannot be read.
     """
-    return connect(options.source, options.tier, options.metadata, hot=options.hot)
+    return connect(options.source, options.tier, options.metadata, hot=options.hot, entries=options.entries)
 
 
 @contextmanager
