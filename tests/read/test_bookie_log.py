@@ -13,7 +13,7 @@ from tests.support.bookies import NO_ENTRY, UNAUTHORIZED, ScriptedCluster, ledge
 from afterglow.errors import DataLost, HotLogUnavailable, LedgerMissing
 from afterglow.format.frames import iter_entries, scan_frames
 from afterglow.hot.bookkeeper import BookKeeperAddress, ReadLimits
-from afterglow.read.bookie_log import BookieLog, outages
+from afterglow.read.bookie_log import BookieLedger, BookieLog, outages
 from afterglow.read.hot_readers import HotLocation
 from afterglow.testing.memory_hot import MemoryLog
 
@@ -126,6 +126,7 @@ def test_a_split_reads_no_entry_behind_its_last_one(cluster: ScriptedCluster) ->
 def test_sizes_take_two_reads(cluster: ScriptedCluster) -> None:
     write(cluster)
     ledger = HotLocation(topic="t", bookies=address(cluster)).open(7, LAST).open(7)
+    assert isinstance(ledger, BookieLedger)
     assert ledger.frame_bytes(3, 9) == sum(len(entry) + 12 for entry in ENTRIES[3:10])
     assert ledger.frame_bytes(0, LAST) == sum(len(entry) + 12 for entry in ENTRIES)
     assert requests(cluster) == 3

@@ -159,6 +159,8 @@ class HotCopy:
             LedgerMissing: The ledger was deleted, or has no entry ``first``.
             CorruptBlock: The stored frames are damaged.
         """
+        if first == last:
+            max_bytes = 1  # one entry is returned whatever its size, and a remote hot log sends no others
         try:
             data, count = self._ledger.read_frames(first, max_bytes)
         except CorruptBlock:

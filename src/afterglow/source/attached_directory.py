@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import ConfigError
+from afterglow.errors import ConfigError, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.read.ranges import with_segments
+from afterglow.read.hot_readers import UnavailableHotLog
+from afterglow.read.ranges import tiered_only, with_segments
+from afterglow.source.directory import SourceSnapshot
 from afterglow.source.home_directory import stored_segments
 
 if TYPE_CHECKING:
@@ -18,14 +21,17 @@ if TYPE_CHECKING:
     from afterglow.format.schema import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.store import MetadataStore
-    from afterglow.source.directory import SourceSegment, SourceSnapshot, TopicDirectory
+    from afterglow.source.directory import SourceSegment, TopicDirectory
 
 _ROOT: Final = "/afterglow"
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedDirectory:
-    """A :class:`~afterglow.source.directory.TopicDirectory` that adds Afterglow's segments to that of a cluster."""
+    """A :class:`~afterglow.source.directory.TopicDirectory` that adds Afterglow's segments to that of a cluster.
+
+    A topic that the cluster has deleted has the entries in segments.
+    """
 
     cluster: TopicDirectory
     metadata: MetadataStore
@@ -52,15 +58,23 @@ class AttachedDirectory:
 
     def exists(self, topic: TopicName) -> bool:
         """Whether a topic exists; see :class:`TopicDirectory`."""
-        return self.cluster.exists(topic)
+        return self.cluster.exists(topic) or bool(tiered_only(self._attached(topic)).ledgerInfo)
 
     def snapshot(self, topic: TopicName) -> SourceSnapshot:
         """The current state of a topic; see :class:`TopicDirectory`."""
-        snapshot = self.cluster.snapshot(topic)
+        try:
+            snapshot = self.cluster.snapshot(topic)
+        except TopicMissing:
+            segments = with_segments(ManagedLedgerInfo(), self._attached(topic))
+            if not segments.ledgerInfo:
+                raise
+            return SourceSnapshot(segments, UnavailableHotLog("the cluster has deleted the topic"), None)
+        return replace(snapshot, info=with_segments(snapshot.info, self._attached(topic)))
+
+    def _attached(self, topic: TopicName) -> ManagedLedgerInfo:
+        """Our copy of a ledger list; empty if the topic was not attached."""
         stored = self.metadata.get(self.paths.managed_ledger(topic.managed_ledger_name))
-        if stored is None or not stored.value:
-            return snapshot
-        return replace(snapshot, info=with_segments(snapshot.info, parse_managed_ledger(stored.value)))
+        return ManagedLedgerInfo() if stored is None else parse_managed_ledger(stored.value)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """Effective policy of a topic; see :class:`TopicDirectory`."""
