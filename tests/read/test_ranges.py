@@ -41,6 +41,15 @@ def test_ledgers_are_cut_to_what_a_tier_has() -> None:
     assert info.SerializeToString() == before
 
 
+def test_a_trimmed_ledger_that_was_left_to_the_cluster_is_gone() -> None:
+    theirs, ours = ManagedLedgerInfo(), ManagedLedgerInfo()
+    row(theirs, 3, 10)
+    row(ours, 1, 10)
+    ours.ledgerInfo[0].offloadContext.complete = True
+    row(ours, 2, 10, 9)
+    assert [each.ledgerId for each in with_segments(theirs, ours).ledgerInfo] == [3, 2]
+
+
 def test_segments_are_added_to_ledgers_that_the_cluster_has_not_offloaded_itself() -> None:
     theirs, ours = ManagedLedgerInfo(), ManagedLedgerInfo()
     for number in (3, 4, 5):

@@ -273,6 +273,9 @@ def with_segments(cluster: ManagedLedgerInfo, attached: ManagedLedgerInfo) -> Ma
             ledger.offloadContext.offloadSegment.extend(segments)
     first = min((ledger.ledgerId for ledger in cluster.ledgerInfo), default=1 << 63)
     for ledger in tiered_only(attached).ledgerInfo:
-        if ledger.ledgerId < first and not ledger.offloadContext.complete:  # else it was left to the cluster
+        was_left = (
+            ledger.offloadContext.complete and get_uuid(ledger.offloadContext) is None
+        )  # to the cluster's offload
+        if ledger.ledgerId < first and not was_left:
             merged.ledgerInfo.add().CopyFrom(ledger)
     return merged
