@@ -58,7 +58,7 @@ RuntimeError: why
         (f"{DISCONNECT}{DISCONNECT}{STACK}a\n", f"{STACK}a\n"),
         (STACK, STACK),
         (f"{CHAIN}{DISCONNECT}", CHAIN),
-        (STACK.rpartition("ValueError")[0], STACK.rpartition("ValueError")[0]),
+        (f"a\n{STACK.rpartition('ValueError')[0]}", "a\n"),
         ("BrokenPipeError: alone\n", "BrokenPipeError: alone\n"),
         (f"a\n{UNRAISABLE}{DISCONNECT}b\n", "a\nb\n"),
         (f"{DISCONNECT}{UNRAISABLE}{STACK}", f"{UNRAISABLE}{STACK}"),

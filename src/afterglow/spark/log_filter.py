@@ -27,7 +27,8 @@ _STDERR: Final = 2
 def filter_lines(lines: Iterable[str], *, drop_stacks: bool = True) -> Iterator[str]:
     """Drop Java's warning, and stacks whose last error is a closed connection.
 
-    A stack is held back until the line behind it shows that it is complete.
+    A stack is held back until the line behind it shows that it is complete. One that ends before its error is dropped:
+    its process was killed while it printed, as at the end of Spark.
 
     Args:
         lines: As they were printed, with their line ends.
@@ -52,7 +53,7 @@ def filter_lines(lines: Iterable[str], *, drop_stacks: bool = True) -> Iterator[
             held.append(line)
         elif _JAVA_WARNING not in line:
             yield line
-    if held and not error.startswith(_DISCONNECTS):
+    if error and not error.startswith(_DISCONNECTS):
         yield from held
 
 
