@@ -285,8 +285,8 @@ def test_connections_are_limited_over_both_ports_from_before_the_tls_handshake(
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
     setting = "total" if total else "perAddress"
-    (line,) = [line for line in caplog.messages if "was refused" in line]
-    assert line == f"connection from 127.0.0.1 was refused: {setting} is 3"
+    (line,) = [line for line in caplog.messages if "client refused" in line]
+    assert line == f'client refused client=127.0.0.1 reason="{setting} is 3"'
 
 
 def test_a_tls_handshake_that_never_ends_is_closed(context: ssl.SSLContext, caplog: pytest.LogCaptureFixture) -> None:

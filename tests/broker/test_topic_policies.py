@@ -301,5 +301,5 @@ def test_tls_handshakes_count_as_connections_and_end_in_time(tmp_path: Path, cap
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
-    assert "connection from 127.0.0.1 was refused: brokerMaxConnections is 3" in caplog.messages
+    assert 'client refused client=127.0.0.1 reason="brokerMaxConnections is 3"' in caplog.messages
     assert any("failed on brokerServicePortTls: the handshake timed out" in line for line in caplog.messages)

@@ -72,7 +72,7 @@ _READ_ONLY: Final = frozenset(
 
 _FOR_SUPER_USERS: Final = frozenset({Access.READ_SERVER, Access.SUPER_USER})
 
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _ADMINS: Final = "superUserRoles or the tenant's adminRoles"
 
@@ -108,6 +108,7 @@ class AccessControl:
         if access is Access.ANYONE:
             return False
         role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
+        request.state.role = role
         if self._authorizer.enabled:
             await self._authorize(request, role, access)
             return self._authorizer.is_super_user(role)
@@ -179,7 +180,7 @@ class _BrowserCheck:
                 HTTPStatus.FORBIDDEN,
                 f"unknown host {host!r}: use 127.0.0.1, or set advertisedAddress to this name",
             )
-        if request.method not in _SAFE_METHODS and _is_cross_site(request, host):
+        if request.method not in SAFE_METHODS and _is_cross_site(request, host):
             raise AdminError(HTTPStatus.FORBIDDEN, "a page of another origin may not change anything: use /console")
 
     def _is_ours(self, host: str) -> bool:

@@ -59,6 +59,12 @@ class Call:
         """Whether this broker offloads."""
         return self.server.offload is not None
 
+    @property
+    def role(self) -> str | None:
+        """The authenticated role of the caller; None without authentication."""
+        role: str | None = getattr(self._request.state, "role", None)
+        return role
+
     async def namespace_policies(self) -> Json:
         """Stored policies of the namespace in the path.
 
@@ -221,8 +227,8 @@ class BrokerCall(Call):
 
     async def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
         """Change a namespace's policies with the caller's rights; see :meth:`BrokerService.update_policies`."""
-        await self.service.update_policies(namespace, change, self._allowed)
+        await self.service.update_policies(namespace, change, self._allowed, self.role)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
         """Change a topic's policies with the caller's rights; see :meth:`BrokerService.update_topic_policies`."""
-        await self.service.update_topic_policies(topic, change, self._allowed)
+        await self.service.update_topic_policies(topic, change, self._allowed, self.role)

@@ -21,8 +21,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
+from afterglow.admin.access import SAFE_METHODS
 from afterglow.admin.call import BrokerCall, Call
 from afterglow.admin.errors import INTERNAL_ERROR, status_of
+from afterglow.events import log_event
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -113,7 +115,10 @@ async def _answer(
 ) -> Response:
     try:
         is_super_user = await control.check(request, action.access)
-        result = await action.handler(make(request, is_super_user=is_super_user))
+        call = make(request, is_super_user=is_super_user)
+        result = await action.handler(call)
+        if request.method not in SAFE_METHODS:
+            log_event(log, "admin call", role=call.role, method=request.method, path=request.url.path)
     except ClientDisconnect:
         return Response(status_code=499)  # the client has disconnected
     except Exception as error:  # noqa: BLE001 - every error is answered as {"reason": …}

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from afterglow.broker import replies
 from afterglow.broker.auth import TOKEN
 from afterglow.errors import InvalidFrame
+from afterglow.events import log_event
 from afterglow.format.new_entries import encode_receipts
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, Refused, encode_command
@@ -309,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, reason: str) -> None:
         """Close the connection because of an error of the client."""
-        log.info("%s: closed: %s", self, reason)
+        log_event(log, "client disconnected" if self.peer else "client refused", client=self._address, reason=reason)
         self.close()
 
     def close(self) -> None:
@@ -329,6 +330,11 @@ class Connection(asyncio.BufferedProtocol):
         return f"connection from {self._transport.get_extra_info('peername')}"
 
     # --- private ---
+
+    @property
+    def _address(self) -> str:
+        peername = None if self._transport is None else self._transport.get_extra_info("peername")
+        return _java_address(peername).removeprefix("/")
 
     def _handle(self, data: memoryview, payload: memoryview) -> None:
         command = self._command
@@ -375,6 +381,8 @@ class Connection(asyncio.BufferedProtocol):
         command.connected.max_message_size = self._limits.max_message_bytes
         command.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         self.send(command)
+        role, version = self.peer.role, self.peer.client_version
+        log_event(log, "client connected", client=self._address, role=role, version=version)
 
     def _authenticate(self, method: str, data: bytes) -> Principal | None:
         """Authenticate the client; after a failure it gets the error and is disconnected."""

@@ -19,6 +19,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from afterglow.broker.log_throttle import LogThrottle
+from afterglow.events import log_warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,8 @@ class ConnectionSlots:
 
     def _report(self, setting: str, limit: int, address: str) -> None:
         if (dropped := self._throttle.admit(setting)) is not None:
-            log.warning("connection from %s was refused: %s is %d%s", address, setting, limit, dropped)
+            reason = f"{setting} is {limit}{dropped}"
+            log_warning(log, "client refused", client=address, reason=reason)
 
 
 P = ParamSpec("P")

@@ -215,6 +215,7 @@ class BrokerService:
         namespace: NamespaceName,
         change: Callable[[dict[str, Any]], dict[str, Any]],
         allowed: AllowedTiers | None = None,
+        role: str | None = None,
     ) -> None:
         """Change the policies of a namespace, and apply them to its open topics.
 
@@ -222,6 +223,7 @@ class BrokerService:
             namespace: The namespace.
             change: Computes the new policies from the stored ones.
             allowed: Tiers that the change may name; None: any.
+            role: Role of the caller, for the log.
 
         Raises:
             ConfigError: The new policies contradict those of a topic of the namespace; nothing was changed.
@@ -229,7 +231,7 @@ class BrokerService:
             NotFound: The namespace does not exist.
         """
         async with self._changing_policies:
-            warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed)
+            warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed, role)
         log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
         await self.policy_refresher.refresh(namespace, lambda name: name.namespace == namespace)
@@ -237,7 +239,11 @@ class BrokerService:
             await disconnect_unauthorized(self, namespace)
 
     async def update_topic_policies(
-        self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]], allowed: AllowedTiers | None = None
+        self,
+        topic: TopicName,
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        allowed: AllowedTiers | None = None,
+        role: str | None = None,
     ) -> None:
         """Change the policies of a topic, and apply them; a partition has the policies of its partitioned topic.
 
@@ -248,7 +254,7 @@ class BrokerService:
             TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
         """
         async with self._changing_policies:
-            warnings = await self.blocking(self.policy_changes.change_topic, topic, change, allowed)
+            warnings = await self.blocking(self.policy_changes.change_topic, topic, change, allowed, role)
         log_warnings(f"topic {topic}", warnings)
         self.policies_changed(topic.namespace)
         await self.policy_refresher.refresh(topic.namespace, lambda name: name.base == topic.base)

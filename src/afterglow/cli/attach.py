@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -14,9 +13,8 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.app import DONE, FAILED, app
-from afterglow.cli.output import PrintableFormatter
+from afterglow.cli.logs import LogFormatOption, LogLevelOption, log_settings, log_setup
 from afterglow.errors import ConfigError
-from afterglow.spark.log_filter import is_not_py4j_chatter
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -97,6 +95,8 @@ def attach(
             "--set", metavar="NAME=VALUE", parser=parameters.read_pair, help="Setting by its name. Repeatable."
         ),
     ] = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Stream live topics of a Pulsar cluster to a tier, until interrupted.
 
@@ -118,9 +118,14 @@ def attach(
         "maxOffloadSegmentRolloverTimeInSeconds": ("--max-segment-time", max_segment_time),
         "tierRetentionTimeInMinutes": ("--tier-retention-time", tier_retention_time),
         "tierRetentionSizeInMB": ("--tier-retention-size", tier_retention_size),
+        "logLevel": ("--log-level", log_level),
+        "logFormat": ("--log-format", log_format),
     }
-    config = _load(conf, dict(settings or ()), {key: flag for key, flag in given.items() if flag[1] is not None})
-    check_exposure(config, insecure=insecure)
+    with log_setup() as setup:
+        config = _load(conf, dict(settings or ()), {key: flag for key, flag in given.items() if flag[1] is not None})
+        check_exposure(config, insecure=insecure)
+        setup.begin(config)
+    log_settings(config)
     options = AttachOptions(
         admin_url=cluster,
         pattern=topics,
@@ -134,10 +139,6 @@ def attach(
         accept_risk=accept_risk,
         read_rate=max_read_rate,
     )
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(is_not_py4j_chatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
     ended = threading.Event()
 
     def end(number: int, _frame: FrameType | None) -> None:

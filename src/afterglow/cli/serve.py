@@ -10,16 +10,18 @@ import shlex
 import signal
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from afterglow import __version__
 from afterglow.cli import parameters
 from afterglow.cli.app import DONE, app
-from afterglow.cli.output import PrintableFormatter
+from afterglow.cli.logs import LogFormatOption, LogLevelOption, log_settings, log_setup
 from afterglow.errors import ConfigError
-from afterglow.spark.log_filter import is_not_py4j_chatter
+from afterglow.events import log_event
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -76,13 +78,15 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
     ] = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Run a broker for stock Pulsar clients, with offload to a tier.
 
     Example: afterglow serve --home ./home --streaming
     """
     from afterglow.broker.auth import check_exposure  # noqa: PLC0415 - not needed for --help
-    from afterglow.config import load_conf  # noqa: PLC0415
+    from afterglow.config import SETTINGS, Origin, OriginKind, load_conf  # noqa: PLC0415
     from afterglow.config.setting import DEFAULT  # noqa: PLC0415
 
     given = {
@@ -91,21 +95,24 @@ def serve(
         "webServicePort": http_port,
         "metadataStoreUrl": metadata,
         "sparkMaster": master,
+        "logLevel": log_level,
+        "logFormat": log_format,
     }
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     for key, value in settings or ():
         if overrides.setdefault(key, value) != value:
             raise ConfigError(f"--set {key}: the command line sets it to two different values; remove one of them")
-    config = load_conf(conf, environ=os.environ, overrides=overrides)
-    if streaming:
-        unset = {key: value for key, value in _STREAMING.items() if config.origin(key) == DEFAULT}
-        config = load_conf(conf, environ=os.environ, overrides=overrides | unset)
-    check_exposure(config, insecure=insecure)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(is_not_py4j_chatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    with log_setup() as setup:
+        config = load_conf(conf, environ=os.environ, overrides=overrides)
+        if streaming:
+            unset = {key: SETTINGS[key].value_type.parse(text) for key, text in _STREAMING.items()}
+            unset = {key: value for key, value in unset.items() if config.origin(key) == DEFAULT}
+            config = config.overridden(unset, Origin(OriginKind.ARGUMENT, "--streaming"))
+        check_exposure(config, insecure=insecure)
+        setup.begin(config)
     _keep_private(home)
+    log_event(log, "server starting", version=__version__, home=str(home.absolute()), pid=os.getpid())
+    log_settings(config)
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # Threads that wait for a tier which does not answer. Python would wait for them; everything else is closed.
@@ -135,15 +142,24 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     from afterglow.server.process import Server, summarize  # noqa: PLC0415
 
     stop = asyncio.Event()
-    server = await Server.start(home, config, start_admin, tier=tier, on_shutdown=stop.set)
+    reasons: list[str] = []
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        stop.set()
+
+    server = await Server.start(home, config, start_admin, tier=tier, on_shutdown=partial(end, "the admin API"))
     # Caches keep very many objects, and none of them in a cycle: the collector visits them seldom.
     gc.freeze()
     gc.set_threshold(_GC_ALLOCATIONS)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end, number.name)
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
     typer.echo(summarize(config, server.tiering.target))
+    log_event(log, "server started", service_url=url, admin_url=server.admin_url, tier=str(server.tiering.target))
     await stop.wait()
+    log_event(log, "server stopping", reason=reasons[0])
     await server.stop()
+    log_event(log, "server stopped", reason=reasons[0])

@@ -79,3 +79,19 @@ class AuthenticationProvider(StrEnum):
     """Authentication method of clients."""
 
     TOKEN = "token"  # noqa: S105 - the name of a method, not a secret
+
+
+class LogLevel(StrEnum):
+    """Lowest level of log records that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Form of log records on standard error."""
+
+    TEXT = "text"
+    JSON = "json"

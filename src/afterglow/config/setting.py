@@ -52,7 +52,8 @@ DEFAULT = Origin(OriginKind.DEFAULT, "default")
 T = TypeVar("T")
 
 _ROW = "afterglow.setting"
-_MASK = "********"
+MASK = "********"
+"""Shown in place of a secret."""
 
 
 class Scope(StrEnum):
@@ -86,7 +87,7 @@ class Setting:
 
     def show(self, value: object) -> str:
         """Return the value as it would be written in ``broker.conf``, with secrets masked."""
-        return _MASK if self.secret and value not in (None, ()) else self.value_type.render(value)
+        return MASK if self.secret and value not in (None, ()) else self.value_type.render(value)
 
 
 def setting(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from afterglow.config.choices import AuthenticationProvider
+from dataclasses import replace
+
+from afterglow.config.choices import AuthenticationProvider, LogFormat, LogLevel
 from afterglow.config.setting import section, setting
 from afterglow.config.value_types import (
     KIB,
@@ -13,6 +15,7 @@ from afterglow.config.value_types import (
     integer,
     names,
     optional,
+    pairs,
     port,
     several,
     size,
@@ -21,6 +24,15 @@ from afterglow.config.value_types import (
 
 _LARGEST_MESSAGE = 2**31 - 1 - 10 * KIB
 """Frame lengths are signed 32-bit numbers, and Pulsar reserves 10 KiB of a frame for the command."""
+
+_LEVELS = frozenset(LogLevel)
+_LOG_LEVELS = replace(
+    pairs(),
+    description="a comma-separated list of LOGGER=LEVEL, as in afterglow.offload=debug,kazoo=error",
+    accepts=lambda value: (
+        pairs().accepts(value) and isinstance(value, tuple) and all(level.lower() in _LEVELS for _, level in value)
+    ),
+)
 
 
 @section
@@ -122,6 +134,18 @@ class ServerSettings:
         integer(0), default=1000,
         doc="Number of topics with separate metrics, and likewise of subscriptions; the metrics of all others are "
         "summed under the name `other`.",
+    )
+    log_level: LogLevel = setting(
+        choice(LogLevel), default=LogLevel.INFO, doc="Lowest level of records in the log, which is standard error."
+    )
+    log_format: LogFormat = setting(
+        choice(LogFormat), default=LogFormat.TEXT,
+        doc="Form of records in the log: `text`, or `json` for one object per line.",
+    )
+    log_levels: tuple[tuple[str, str], ...] = setting(
+        _LOG_LEVELS, default=(),
+        doc="Levels of single loggers, in place of logLevel: `afterglow.offload=debug,kazoo=error`. A logger is named "
+        "by its package, and its level applies to all below it.",
     )
     # fmt: on
 

@@ -11,18 +11,23 @@ The copies in tiers are deleted by :mod:`afterglow.offload.pending_deletes`; the
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from afterglow.errors import HotLogError
+from afterglow.events import log_event
 from afterglow.ledger.cursor_store import CursorStore
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.properties import DELETING, get_pending_deletes, set_text
 from afterglow.ledger.trimming import delete_hot_copies
+from afterglow.metadata.paths import topic_of
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.topic_metadata import TopicMetadata
+
+_log = logging.getLogger(__name__)
 
 
 def mark_deleted(info: ManagedLedgerInfo) -> None:
@@ -44,3 +49,4 @@ def finish_deletion(environment: Environment, metadata: TopicMetadata) -> None:
     for name in environment.metadata.children(metadata.path):
         CursorStore(f"{metadata.path}/{name}", environment, metadata).delete()
     metadata.remove()
+    log_event(_log, "topic deleted", topic=str(topic_of(metadata.path)), reason="deleted on request, with its data")

@@ -110,16 +110,19 @@ def add_ledger(info: ManagedLedgerInfo, ledger_id: int) -> None:
     drop_empty(info)
 
 
-def finish_ledger(info: ManagedLedgerInfo, end: LedgerEnd, now_ms: int) -> None:
-    """Record the end of a ledger, if it is still in the list."""
+def finish_ledger(info: ManagedLedgerInfo, end: LedgerEnd, now_ms: int) -> bool:
+    """Record the end of a ledger, if it is still in the list; returns whether the list did not have it."""
+    is_new = False
     for ledger in info.ledgerInfo:
         if ledger.ledgerId == end.ledger_id and not ledger.HasField("entries"):
+            is_new = True
             ledger.entries = end.entries
             ledger.size = end.size_bytes
             ledger.timestamp = now_ms
             if end.last_broker_time_ms is not None:
                 set_text(ledger, BROKER_TIME, str(end.last_broker_time_ms))
     drop_empty(info)
+    return is_new
 
 
 def drop_empty(info: ManagedLedgerInfo) -> None:

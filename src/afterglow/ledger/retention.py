@@ -7,8 +7,8 @@ being written, or marks the end of the topic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 _MINUTE_MS = 60_000
+_TIME: Final = "defaultRetentionTimeInMinutes"
+_SIZE: Final = "defaultRetentionSizeInMB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,15 @@ class Retention:
     """Ledgers are kept until older than this; 0: not kept; negative: no limit by age."""
     size_bytes: int
     """Ledgers are kept while later ones are smaller than this; 0: not kept; negative: no limit by size."""
+    policy: str = field(default="", compare=False)
+    """The settings that it comes from, with their origins, for the log."""
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Retention:
-        """The broker's default."""
-        return cls.of(config.default_retention_time_in_minutes, config.default_retention_size_in_mb)
+        """From the effective policy of a topic, or the settings of the broker."""
+        minutes, megabytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
+        policy = f"{_given(config, _TIME, minutes)}, {_given(config, _SIZE, megabytes)}"
+        return replace(cls.of(minutes, megabytes), policy=policy)
 
     @classmethod
     def of(cls, minutes: int, megabytes: int) -> Retention:
@@ -42,6 +48,10 @@ class Retention:
             -1 if minutes < 0 else minutes * _MINUTE_MS,
             -1 if megabytes < 0 else megabytes * _MIB,
         )
+
+
+def _given(config: BrokerConfig, key: str, value: int) -> str:
+    return f"{key}={value} ({config.origin(key)})"
 
 
 def consumed_before(mark_deletes: Iterable[Position], ledgers: Sequence[LedgerRecord]) -> int | None:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, Fenced, HotLogError, TopicClosed, TopicTerminated
+from afterglow.events import log_event
 from afterglow.ledger.ledger_list import add_ledger, finish_ledger, record_last_stamp
 from afterglow.ledger.properties import DELETING, get_text
 
@@ -206,13 +207,18 @@ class Roller:
             broken.close()
         now_ms = self._clock.now_ms()
 
+        rolled: list[LedgerEnd] = []
+
         def edit_all(info: ManagedLedgerInfo) -> None:
             edit(info)
-            for end in ended:
-                finish_ledger(info, end, now_ms)
+            rolled[:] = [end for end in ended if finish_ledger(info, end, now_ms)]
             record_last_stamp(info, reached)
 
-        return self.update(edit_all)
+        snapshot = self.update(edit_all)
+        for end in rolled:
+            fields = {"ledger": end.ledger_id, "entries": end.entries, "bytes": end.size_bytes}
+            log_event(_log, "ledger rolled", topic=self._name, **fields, next=self._state.writing_to)
+        return snapshot
 
     def _submit(self, task: Callable[[], None]) -> None:
         try:

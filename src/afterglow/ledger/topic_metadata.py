@@ -10,15 +10,18 @@ idempotent.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import CommitUnknown, Fenced, MetadataError, TopicMissing, VersionConflict
+from afterglow.events import log_event
 from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import parse_managed_ledger, serialize_managed_ledger
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.properties import OWNER_EPOCH, get_number, set_text
+from afterglow.metadata.paths import topic_of
 from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     Edit: TypeAlias = Callable[[ManagedLedgerInfo], None]
     """Changes the value passed to it; may be called several times, each time with a fresh copy."""
+
+_log = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS: Final = 64
 """Conflicts in a row that are retried after reading again. Only writers of one owner conflict repeatedly, and one of
@@ -121,6 +126,8 @@ class TopicMetadata:
                 except VersionConflict:
                     continue
                 self._epoch = epoch
+                if found is None:
+                    log_event(_log, "topic created", topic=str(topic_of(self._path)))
                 return snapshot
             raise VersionConflict(f"{self._path} was not opened: {_MAX_ATTEMPTS} conflicts in a row")
 

@@ -21,11 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, HotLogError
+from afterglow.events import log_event
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import drop_ledgers, free_ledgers, remove_pending_deletes
 from afterglow.ledger.offload_hooks import recorded_removal
 from afterglow.ledger.properties import get_pending_deletes
 from afterglow.ledger.retention import consumed_before, ledgers_to_trim, ledgers_to_truncate
+from afterglow.metadata.names import TopicName
+from afterglow.metadata.paths import topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -57,6 +60,7 @@ def delete_hot_copies(environment: Environment, metadata: TopicMetadata) -> Snap
             _log.warning("the hot copy of ledger %d will be deleted later: %s", ledger_id, error)
         else:
             deleted.append(ledger_id)
+            log_event(_log, "hot copy deleted", topic=str(topic_of(metadata.path)), ledger=ledger_id)
     return metadata.update(partial(remove_pending_deletes, ledger_ids=deleted)) if deleted else metadata.snapshot
 
 
@@ -102,7 +106,7 @@ class Trimmer:
                 if last.ledger_id in choose([*records, following]):
                     self._try_roll()
                     records = self._state.records
-            return self._drop(choose(records))
+            return self._drop(choose(records), "consumed and past retention", retention.policy)
 
     def truncate(self) -> tuple[int, ...]:
         """Acknowledge and remove every entry; returns ids of the removed ledgers. Waits as a roll-over does.
@@ -119,7 +123,7 @@ class Trimmer:
                 end = min(Position(self._state.records[-1].ledger_id, -1), self._state.layout.last)
             for cursor in (*self._cursors.durable.values(), *self._cursors.readers):
                 cursor.ack_through(end)
-            return self._drop(ledgers_to_truncate(self._state.records, self._in_use))
+            return self._drop(ledgers_to_truncate(self._state.records, self._in_use), "truncated on request")
 
     def free(self, ledger_ids: Collection[int]) -> tuple[int, ...]:
         """Delete the hot copies of those of the ledgers that are fully offloaded; returns their ids.
@@ -156,7 +160,10 @@ class Trimmer:
             drop_ledgers(info, ledger_ids)
 
         with self._roller.work:
+            dropped = [record for record in self._state.records if record.ledger_id in ledger_ids]
             self._roller.update(both)
+            for record in dropped:
+                self._log("ledger deleted", record, "deleted on request, with its segments")
             self._cursors.drop_trimmed()
             self.delete_hot_copies()
 
@@ -179,7 +186,7 @@ class Trimmer:
         except HotLogError as error:
             _log.warning("%s keeps its last ledger until a new one can be created: %s", self._name, error)
 
-    def _drop(self, ledger_ids: Sequence[int]) -> tuple[int, ...]:
+    def _drop(self, ledger_ids: Sequence[int], reason: str, policy: str = "") -> tuple[int, ...]:
         """Remove ledgers, so that a crash anywhere leaves no copy without a record.
 
         1. Record the deletion of their copies in tiers. *Crash: the list still names the ledgers, and copies that a
@@ -190,12 +197,27 @@ class Trimmer:
         """
         with ExitStack() as removal:
             if ledger_ids:
+                dropped = [record for record in self._state.records if record.ledger_id in ledger_ids]
                 infos = [info for info in map(self._state.ledger_info, ledger_ids) if info is not None]
                 removal.enter_context(recorded_removal(self._offloading, self._name, infos))
                 self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
+                for record in dropped:
+                    self._log("ledger trimmed", record, reason, policy)
                 self._cursors.drop_trimmed()
             self.delete_hot_copies()
         return tuple(ledger_ids)
+
+    def _log(self, event: str, record: LedgerRecord, reason: str, policy: str = "") -> None:
+        log_event(
+            _log,
+            event,
+            topic=str(TopicName.from_managed_ledger_name(self._name)),
+            ledger=record.ledger_id,
+            entries=record.entries,
+            bytes=record.size_bytes,
+            reason=reason,
+            policy=policy or None,
+        )
 
     def _in_use(self, ledger_id: int) -> bool:
         return self._offloading.is_in_use(self._name, ledger_id)

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, Fenced, MetadataError, NotSupported
+from afterglow.events import log_event
 from afterglow.format.objects import ledger_uuid
 from afterglow.metadata.names import TopicName
 from afterglow.offload import ledger_commit, planner
@@ -239,6 +240,7 @@ class LedgerOffload:
                 if attempt.ledger_id not in ended:
                     attempt.stage = AttemptStage.COPYING
                     attempt.progress_s = self._env.clock.monotonic()
+                    self._log("offload started", attempt)
 
     def _context(self, policy: BrokerConfig) -> LedgerContext:
         return LedgerContext(self._name, self._env.store.hot, self._env.pending_deletes, policy, self._env.own)
@@ -347,6 +349,12 @@ class LedgerOffload:
                 self._schedule_deletes()
             else:
                 self.last_success_ms = now_ms
+                self._log("offload finished", attempt)
+
+    def _log(self, event: str, attempt: LedgerAttempt) -> None:
+        topic = str(TopicName.from_managed_ledger_name(self._name))
+        fields = {"ledger": attempt.ledger_id, "uuid": str(attempt.uuid), "bytes": attempt.size_bytes}
+        log_event(_log, event, topic=topic, **fields, tier=str(attempt.offloader.location))
 
     def _commit_later(self, attempts: Sequence[LedgerAttempt], error: AfterglowError) -> None:
         config, now_ms = self._env.policies.config, self._env.clock.now_ms()

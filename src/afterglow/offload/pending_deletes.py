@@ -29,7 +29,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -44,6 +44,7 @@ from afterglow.errors import (
     InvalidName,
     VersionConflict,
 )
+from afterglow.events import log_event
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.objects import ObjectKey, get_uuid, ledger_uuid, named_uuids
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
@@ -98,6 +99,8 @@ class PendingDelete:
     """The ledger of a whole-ledger object; None for a segment."""
     unfinished: bool = False
     """Whether it was never committed, as far as is known: an upload of its key may be created right now."""
+    reason: str = field(default="", compare=False)
+    """The reason in its record, for the log."""
 
     @property
     def key(self) -> str:
@@ -287,6 +290,9 @@ class PendingDeletes:
         if pending.ledger_id is None:
             self._remove_record(self._paths.upload(name, pending.uuid))
             self._remove_record(self._paths.segment(name, pending.uuid))
+        if not was_cleared:
+            topic, tier = str(TopicName.from_managed_ledger_name(name)), str(pending.location)
+            log_event(_log, "object deleted", topic=topic, key=pending.key, tier=tier, reason=pending.reason)
         if may_come:
             return _DeleteResult.KEPT
         self._remove(path, found.version)
@@ -336,7 +342,7 @@ def _parse(path: str, value: bytes) -> PendingDelete:
     location = location_of_record(record.location)
     if not location.properties and not is_built_in(location.driver):
         location = external_location(location.driver, record.driver_metadata)
-    pending = PendingDelete(uuid, location, ledger_id, unfinished=record.unfinished)
+    pending = PendingDelete(uuid, location, ledger_id, unfinished=record.unfinished, reason=record.reason)
     if record.location.key != pending.key:
         raise InvalidName(f"{path} names the key {record.location.key!r}, which is not that of UUID {uuid}")
     return pending

@@ -12,7 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from afterglow.config import SETTINGS
 from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
+from afterglow.events import log_event
 from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
@@ -401,11 +403,26 @@ class TopicOffload:
             else:
                 verified.append(ledger_id)
         if verified:
-            ledger.trimmer.free(verified)
+            for ledger_id in ledger.trimmer.free(verified):
+                self._log_freed(ledger_infos[ledger_id], policy)
             for ledger_id in verified:
                 self._backoff.remove(ledger_id)
         if len(due) > _MAX_FREED:
             self._wake()
+
+    def _log_freed(self, ledger_info: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig) -> None:
+        lag = SETTINGS["managedLedgerOffloadDeletionLagInMillis"]
+        value = lag.show(policy.managed_ledger_offload_deletion_lag_in_millis)
+        log_event(
+            _log,
+            "hot copy freed",
+            topic=str(TopicName.from_managed_ledger_name(self.name)),
+            ledger=ledger_info.ledgerId,
+            entries=ledger_info.entries,
+            bytes=ledger_info.size,
+            reason="verified in the tier, and the deletion lag has passed",
+            policy=f"{lag.key}={value} ({policy.origin(lag.key)})",
+        )
 
     def _prune_backoff(self, info: ManagedLedgerInfo, policy: BrokerConfig) -> None:
         """Remove failures of ledgers that need no more work."""

@@ -7,6 +7,7 @@ a tier or to metadata passes a :class:`VerifyControl`, which counts progress and
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from contextlib import ExitStack, closing, contextmanager
@@ -17,6 +18,7 @@ from uuid import uuid4
 
 from afterglow.config import load_conf
 from afterglow.errors import AfterglowError, ConfigError, HotLogError, MetadataUnavailable, NotSupported
+from afterglow.events import log_event
 from afterglow.format.frames import iter_entries
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.hot.local.paths import HotLogPaths
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from afterglow.verify.objects import DriverCopies
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _CLOCK: Final = SystemClock()
 
@@ -180,6 +184,7 @@ class TierVerifier:
         self._stores = stores
         self._config = config
         self._quiet = quiet
+        self._home = home
 
     def run(self, request: VerifyRequest, objects: ObjectVerifier | None = None) -> Iterator[ReportedFinding]:
         """Verify, and sweep if requested. Findings are returned as they are made; swept ones come last.
@@ -209,8 +214,10 @@ class TierVerifier:
                 grace_ms=request.grace_ms,
                 dry_run=False,
             ):
-                detail = f"{item.finding.detail}; deleted"
-                yield ReportedFinding(replace(item.finding, detail=detail), fault=False, deleted=True)
+                finding = item.finding
+                log_event(_log, "object deleted", **finding.as_json(), reason="sweep of a verification")
+                detail = f"{finding.detail}; deleted"
+                yield ReportedFinding(replace(finding, detail=detail), fault=False, deleted=True)
 
     def _findings(self, grace_ms: int, objects: ObjectVerifier | None) -> Iterator[Finding]:
         layout = self._layout
@@ -241,12 +248,13 @@ class TierVerifier:
             ConfigError: The master is malformed.
         """
         # Imported here, since these imports are slow and rarely needed.
-        from afterglow.spark.session import QUIET, local_session, spark_properties  # noqa: PLC0415
+        from afterglow.spark.session import QUIET, local_session, spark_log, spark_properties  # noqa: PLC0415
         from afterglow.spark.verify_jobs import SparkVerifier  # noqa: PLC0415
 
         self._control.step("start of Spark")
         properties = {**(QUIET if self._quiet else {}), **spark_properties(self._config)}
-        with local_session(master or self._config.spark_master, **properties) as session:
+        log_file = None if self._quiet or self._home is None else spark_log(self._home)
+        with local_session(master or self._config.spark_master, log_file=log_file, **properties) as session:
             verifier = SparkVerifier(session, self._stores, self._instance, progress)
             self._control.on_cancel(verifier.cancel)
             yield verifier

@@ -22,7 +22,7 @@ from afterglow.read.entry_source import TieredEntrySource
 from afterglow.read.ranges import ObjectLocator
 from afterglow.read.tier_reader import TierReader
 from afterglow.spark.offload_jobs import SparkRunner
-from afterglow.spark.session import spark_properties
+from afterglow.spark.session import spark_log, spark_properties
 from afterglow.storage.health import TierHealth, spawn_thread
 from afterglow.storage.wrapper import CountingStore, RequestCounters
 from afterglow.tier.locations import Tiers, is_built_in, own_tier
@@ -144,7 +144,10 @@ class Tiering:
             tiers.store(target, config)
         with ExitStack() as stack:
             runner = SparkRunner(
-                config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
+                config.spark_master,
+                max_jobs=config.spark_max_concurrent_jobs,
+                properties=spark_properties(config),
+                log_file=spark_log(home),
             )
             stack.callback(runner.close)
             tier_reader = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=location))

@@ -12,9 +12,12 @@ corrected step by step.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from afterglow.config.setting import MASK
 from afterglow.errors import ConfigError, CorruptMetadata, NotFound
+from afterglow.events import log_event
 from afterglow.policy import validation
 from afterglow.policy.allowed_tiers import StoredPolicies
 from afterglow.policy.fields import namespace_settings, topic_settings
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SECRET: Final = re.compile(r"(?i)secret|credential|password|token|access_?key")
+"""Names of fields with secrets, such as those of offload policies with the keys of a store."""
 _MAX_NAMED: Final = 5
 """Further topics that an error message names."""
 _CONTRADICTION: Final = "contradiction"
@@ -76,7 +81,7 @@ class PolicyChanges:
         return self._checked(({}, {}), (policies, {}))
 
     def change_namespace(
-        self, namespace: NamespaceName, edit: Edit, allowed: AllowedTiers | None = None
+        self, namespace: NamespaceName, edit: Edit, allowed: AllowedTiers | None = None, role: str | None = None
     ) -> tuple[str, ...]:
         """Change a namespace's policies. A refused change has no effect.
 
@@ -84,6 +89,7 @@ class PolicyChanges:
             namespace: Its name.
             edit: From the stored policies to those that replace them.
             allowed: Tiers that it may name; None: any.
+            role: Role of the caller, for the log.
 
         Returns:
             Warnings.
@@ -103,18 +109,25 @@ class PolicyChanges:
             warnings = self._checked((old, {}), (new, {}))
             if namespace_settings(old).life_cycle != namespace_settings(new).life_cycle:
                 self._check_topics(namespace, old, new, allowed)
+            change.update(difference(old, new))
             return new
 
+        change: dict[str, Json] = {}
         self._catalog.update_policies(namespace, checked)
+        if change:
+            log_event(log, "policy changed", namespace=str(namespace), role=role, **change)
         return warnings
 
-    def change_topic(self, topic: TopicName, edit: Edit, allowed: AllowedTiers | None = None) -> tuple[str, ...]:
+    def change_topic(
+        self, topic: TopicName, edit: Edit, allowed: AllowedTiers | None = None, role: str | None = None
+    ) -> tuple[str, ...]:
         """Change a topic's own policies; a partition has those of its topic. A refused change has no effect.
 
         Args:
             topic: Its name.
             edit: From the stored policies to those that replace them.
             allowed: Tiers that it may name; None: any.
+            role: Role of the caller, for the log.
 
         Returns:
             Warnings.
@@ -136,9 +149,13 @@ class PolicyChanges:
                 current = StoredPolicies(namespace, old), StoredPolicies(namespace, {})
                 allowed.check(f"topic {topic}", StoredPolicies(namespace, new), *current)
             warnings = self._checked((namespace, old), (namespace, new))
+            change.update(difference(old, new))
             return new
 
+        change: dict[str, Json] = {}
         self._catalog.update_topic_policies(topic, checked)
+        if change:
+            log_event(log, "policy changed", topic=str(topic), role=role, **change)
         return warnings
 
     def _checked(self, before: tuple[Json, Json], after: tuple[Json, Json]) -> tuple[str, ...]:
@@ -193,3 +210,20 @@ class PolicyChanges:
             return validation.problems(resolve(self._config, namespace, topic))
         except ConfigError as error:
             return (Problem(_CONTRADICTION, (str(error),), str(error)),)
+
+
+def difference(old: Json, new: Json) -> dict[str, Json]:
+    """Fields of policies that differ, as ``old`` and ``new``, with secrets masked; empty if none does."""
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    if not names:
+        return {}
+    return {
+        side: {name: _masked(name, values[name]) for name in names if name in values}
+        for side, values in (("old", old), ("new", new))
+    }
+
+
+def _masked(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(key, each) for key, each in value.items()}
+    return MASK if _SECRET.search(name) and value is not None else value

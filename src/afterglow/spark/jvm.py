@@ -86,7 +86,9 @@ def require_driver(session: SparkSession, operation: str) -> None:
 # --- the process ---
 
 
-def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, drop_stacks: bool) -> None:
+def start_jvm(
+    settings: Mapping[str, str], launch: Callable[..., Any], *, drop_stacks: bool, log_file: str | Path | None = None
+) -> None:
     """Start the JVM as PySpark does, unless this process has one. Its standard error passes the log filter.
 
     Args:
@@ -95,6 +97,10 @@ def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, drop_s
         launch: Called with ``Popen`` and its arguments in place of ``Popen``: PySpark gives access to the process only
             when the JVM has started.
         drop_stacks: Whether the log filter drops stacks of closed connections besides Java's warning.
+        log_file: File that gets all that the JVM and its Python workers print, in place of standard output and error.
+
+    Raises:
+        OSError: The file cannot be opened.
     """
     from pyspark import SparkConf, java_gateway  # noqa: PLC0415 - optional, and takes half a second
 
@@ -103,16 +109,23 @@ def start_jvm(settings: Mapping[str, str], launch: Callable[..., Any], *, drop_s
         return
     module: Any = java_gateway
     popen = module.Popen
-    stderr = filtered_stderr(drop_stacks=drop_stacks)
+    output = filtered_stderr(drop_stacks=drop_stacks) if log_file is None else _open_log(Path(log_file))
+    streams = {"stderr": output} if log_file is None else {"stdout": output, "stderr": output}
     module.Popen = partial(launch, popen)
     try:
         public = [(name, value) for name, value in settings.items() if not SECRET.search(name)]
         conf = SparkConf(loadDefaults=False).setAll(public)
-        gateway = module.launch_gateway(conf, {"stderr": stderr})
+        gateway = module.launch_gateway(conf, streams)
         context._ensure_initialized(gateway=gateway)  # noqa: SLF001 - the first context does the same
     finally:
         module.Popen = popen
-        os.close(stderr)
+        os.close(output)
+
+
+def _open_log(file: Path) -> int:
+    """Open a log, which only its user can read: messages of Spark may quote data. Appending keeps logrotate simple."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def jvm_process() -> subprocess.Popen[bytes] | None:

@@ -30,6 +30,7 @@ from afterglow.spark.session import cancel_start, local_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from afterglow.offload.task import PartResult, Task
     from afterglow.offload.task_dispatch import JobCounts
@@ -83,17 +84,24 @@ class SparkRunner:
         master: Spark's master. If it is not local, tasks must describe how remote workers read their entries.
         max_jobs: Jobs that may run at a time.
         properties: Settings of Spark by their full names; they override ours.
+        log_file: File that gets what Spark prints; see :func:`~afterglow.spark.session.local_session`.
 
     Raises:
         ConfigError: The master is malformed.
     """
 
     def __init__(
-        self, master: str = "local[*]", *, max_jobs: int = 4, properties: Mapping[str, str] | None = None
+        self,
+        master: str = "local[*]",
+        *,
+        max_jobs: int = 4,
+        properties: Mapping[str, str] | None = None,
+        log_file: Path | None = None,
     ) -> None:
         is_local(master)
         self._master = master
         self._properties = dict(properties or {})
+        self._log_file = log_file
         self._numbers = itertools.count(1)
         self._threads = ThreadPoolExecutor(max_jobs, thread_name_prefix="offload-job")
         self._reports = ThreadPoolExecutor(1, thread_name_prefix="offload-report")
@@ -222,7 +230,8 @@ class SparkRunner:
                 raise AfterglowError("the server is shutting down")
             if self._running is None:
                 with ExitStack() as stack:
-                    context = stack.enter_context(local_session(self._master, **self._properties)).sparkContext
+                    session = local_session(self._master, log_file=self._log_file, **self._properties)
+                    context = stack.enter_context(session).sparkContext
                     from afterglow.spark.result_channel import ResultChannel, run_in_job  # noqa: PLC0415 - imports Spark
 
                     results = context.accumulator((), ResultChannel(self._on_result))

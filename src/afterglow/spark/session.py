@@ -96,7 +96,9 @@ def prepare_spark() -> None:
 
 
 @contextlib.contextmanager
-def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf: str) -> Iterator[SparkSession]:
+def local_session(
+    master: str = "local[2]", app_name: str = "afterglow", *, log_file: str | Path | None = None, **conf: str
+) -> Iterator[SparkSession]:
     """Use a Spark session whose driver is this process; the last user to leave ends it and its JVM.
 
     Defaults: no web UI, and secrets masked in one that is enabled; times in UTC; Python workers that have imported this
@@ -108,6 +110,8 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
     Args:
         master: As in ``spark-submit --master``; a local one gets as many attempts per task as others have.
         app_name: The application's name.
+        log_file: File that gets what Spark, Java and Python workers print, if this call starts them. Default: standard
+            error, filtered.
         **conf: Spark settings by their full names (``**{"spark.sql.shuffle.partitions": "2"}``); they override the
             defaults.
 
@@ -118,7 +122,8 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
     """
     require_no_connect()
     asked = {"spark.master": with_attempts(master), "spark.app.name": app_name, **conf}
-    used = _acquire({**_defaults(), **(_local_defaults() if is_local(master) else _cluster_defaults(asked)), **asked})
+    settings = {**_defaults(), **(_local_defaults() if is_local(master) else _cluster_defaults(asked)), **asked}
+    used = _acquire(settings, log_file)
     try:
         yield used.session
     except (KeyboardInterrupt, SystemExit):
@@ -179,7 +184,7 @@ def _cluster_defaults(asked: Mapping[str, str]) -> dict[str, str]:
     return {} if python is None else {"spark.sql.execution.pyspark.python": python}
 
 
-def _acquire(settings: dict[str, str]) -> _SharedSession:
+def _acquire(settings: dict[str, str], log_file: str | Path | None) -> _SharedSession:
     global _shared  # noqa: PLW0603  # Spark itself allows one context per process
     with _lock:
         if _last_start is not None:
@@ -188,7 +193,9 @@ def _acquire(settings: dict[str, str]) -> _SharedSession:
             _end(_shared)
         if _shared is None:
             foreign = active_session()
-            _shared = _SharedSession(foreign or _start(settings), settings, users=0, foreign=foreign is not None)
+            _shared = _SharedSession(
+                foreign or _start(settings, log_file), settings, users=0, foreign=foreign is not None
+            )
         elif not _shared.foreign and _shared.settings != settings:
             differing = sorted(
                 name for name in {*_shared.settings, *settings} if _shared.settings.get(name) != settings.get(name)
@@ -224,9 +231,9 @@ def _end(ended: _SharedSession) -> None:
         end_jvm()
 
 
-def _start(settings: dict[str, str]) -> SparkSession:
+def _start(settings: dict[str, str], log_file: str | Path | None) -> SparkSession:
     global _current_start, _last_start  # noqa: PLW0603  # see above
-    _current_start = _last_start = _SparkStart(settings)
+    _current_start = _last_start = _SparkStart(settings, log_file)
     try:
         return _current_start.result()
     finally:
@@ -240,8 +247,9 @@ class _SparkStart:
     keeps its process as soon as it exists.
     """
 
-    def __init__(self, settings: dict[str, str]) -> None:
+    def __init__(self, settings: dict[str, str], log_file: str | Path | None) -> None:
         self._settings = settings
+        self._log_file = log_file
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
@@ -306,7 +314,8 @@ class _SparkStart:
             with _environment(variables), warnings.catch_warnings():
                 # Users cannot act on it, and it would come with every command that uses Spark.
                 warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-                start_jvm(settings, self._launch, drop_stacks=settings.items() >= QUIET.items())
+                quiet = settings.items() >= QUIET.items()
+                start_jvm(settings, self._launch, drop_stacks=quiet, log_file=self._log_file)
                 started: SparkSession = session.Builder().config(map=settings).getOrCreate()
         except BaseException:
             _discard()
@@ -341,6 +350,11 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def spark_log(home: Path) -> Path:
+    """The file in a server's home that gets what Spark, Java and Python workers print."""
+    return home / "logs" / "spark.log"
 
 
 def spark_properties(config: BrokerConfig) -> dict[str, str]:

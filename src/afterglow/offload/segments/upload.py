@@ -28,6 +28,7 @@ Every step can be repeated. A step that finds a newer owner changes nothing and 
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -46,6 +47,7 @@ from afterglow.errors import (
     VersionConflict,
     WrongLength,
 )
+from afterglow.events import log_event
 from afterglow.format.index import encode_index
 from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
 from afterglow.format.proto.afterglow_pb2 import UploadRecord
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     from afterglow.offload.task import PartResult, StreamTask
     from afterglow.storage.store import ObjectStore, Part
     from afterglow.tier.locations import TierLocation
+
+_log = logging.getLogger(__name__)
 
 
 class SegmentUpload:
@@ -202,6 +206,9 @@ class SegmentUpload:
         except OffloadConflict:
             node.delete()  # nothing was uploaded
             raise
+        log_event(
+            _log, "segment assigned", topic=str(env.ledger.topic), uuid=uuid, begin=str(begin), tier=str(location)
+        )
         return cls(env, node)
 
     # --- steps 3 to 5 -------------------------------------------------------------------------------------------------
@@ -336,6 +343,8 @@ class SegmentUpload:
             record.last_attempt_ms = now_ms
 
         self._node.update(edit)
+        if attempts == 1:  # the attempts after it fail for the same reason until one succeeds
+            self._log("segment failed", error=self.record.last_error)
 
     # --- steps 6 to 11 ------------------------------------------------------------------------------------------------
 
@@ -374,6 +383,13 @@ class SegmentUpload:
             self.give_up("its ledgers have left the list")
             raise
         self._ended = True
+        entries = sum(held.last - held.first + 1 for held in records.coverage(self.record))
+        self._log("segment committed", end=str(self.end), entries=entries, bytes=records.planned_bytes(self.record))
+
+    def _log(self, event: str, **fields: object) -> None:
+        tier = str(location_of_record(self.record.location))
+        topic = str(self._env.ledger.topic)
+        log_event(_log, event, topic=topic, uuid=self.record.uuid, begin=str(self.begin), tier=tier, **fields)
 
     def _complete_object(self) -> None:
         """Steps 6 to 8."""
