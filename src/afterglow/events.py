@@ -53,6 +53,9 @@ def _log(level: int, logger: logging.Logger, text: str, fields: Mapping[str, obj
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, str | int | float | dict | list | tuple):
+        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    else:
+        text = str(value)
     is_plain = text and not any(character.isspace() or character in "\"'=" for character in text)
     return text if is_plain or not isinstance(value, str) else json.dumps(text, ensure_ascii=False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from typing import TYPE_CHECKING, Any
 
 import jwt
@@ -79,6 +80,20 @@ def test_changes_need_a_superuser_or_a_tenant_admin(start: Callable[..., Admin])
     assert as_role(admin, "acme-admin", "PUT", "namespaces/public/orders").status == 403
     assert as_role(admin, "acme-admin", "DELETE", "tenants/acme").status == 403
     assert as_role(admin, "someone", "GET", "namespaces/acme").status == 200
+
+
+def test_a_changing_call_and_a_changed_policy_are_logged_with_the_role(
+    start: Callable[..., Admin], caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = start(**SECURE)
+    path = "namespaces/public/default/maxProducersPerTopic"
+    with caplog.at_level(logging.INFO):
+        assert as_role(admin, "alice", "POST", path, 5).status == 204
+        assert as_role(admin, "alice", "GET", path).status == 200
+    found = {record.msg.text: record.__dict__["fields"] for record in caplog.records if "fields" in record.__dict__}
+    assert found["admin call"] == {"role": "alice", "method": "POST", "path": f"/admin/v2/{path}"}
+    assert found["policy changed"]["role"] == "alice"
+    assert found["policy changed"]["new"] == {"max_producers_per_topic": 5}
 
 
 def test_without_authentication_every_call_is_allowed(start: Callable[..., Admin]) -> None:

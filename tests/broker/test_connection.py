@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import struct
 import time
 from dataclasses import replace
@@ -271,6 +272,24 @@ def test_a_client_that_answers_pings_stays_connected() -> None:
             await client.ping()
 
     run(test())
+
+
+def test_a_client_is_logged_once_when_it_connects_and_when_it_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(principal: Principal | Refused) -> None:
+        async with listening(Recorder(principal)) as port:
+            client = await connect(port)
+            await client.handshake()
+            if isinstance(principal, Principal):
+                await client.ping()
+
+    caplog.set_level(logging.INFO)
+    run(test(Principal("alice", None)))
+    run(test(Refused(wire.AuthenticationError, "no token")))
+    fields = [record.__dict__["fields"] for record in caplog.records if "fields" in record.__dict__]
+    assert [fields[0]["role"], fields[1]["reason"]] == ["alice", "no token"]
+    assert all(row["client"].startswith("127.0.0.1:") for row in fields)
+    texts = [message.split(" client=")[0] for message in caplog.messages if " client=" in message]
+    assert texts == ["client connected", "client refused"]
 
 
 def test_a_refused_client_gets_the_reason() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -234,3 +235,31 @@ def test_warnings_of_a_change_are_given_once() -> None:
     assert "defaultRetentionSizeInMB=0 (default)" in warning
     assert world.set_namespace(max_producers_per_topic=5) == ()
     assert world.set_topic(maxProducerPerTopic=5) == ()
+
+
+def test_a_change_is_logged_with_role_and_differing_fields_and_without_secrets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    old = {"managedLedgerOffloadMaxThreads": 3, "s3ManagedLedgerOffloadCredentialSecret": "swordfish"}
+    world.store(topic={"maxProducerPerTopic": 1, "offloadPolicies": old})
+    new = {**old, "s3ManagedLedgerOffloadCredentialSecret": "marlin"}
+    with caplog.at_level(logging.INFO):
+        world.changes.change_topic(TOPIC, lambda stored: {**stored, "offloadPolicies": new}, role="alice")
+        world.changes.change_topic(TOPIC, lambda stored: stored, role="alice")
+        world.refused(lambda: world.set_topic(offloadPolicies={"managedLedgerOffloadDriver": "azureblob"}))
+    (record,) = caplog.records
+    masked = {"offloadPolicies": {**old, "s3ManagedLedgerOffloadCredentialSecret": "********"}}
+    assert record.__dict__["fields"] == {"topic": str(TOPIC), "role": "alice", "old": masked, "new": masked}
+    assert "swordfish" not in caplog.text
+    assert "marlin" not in caplog.text
+
+
+def test_a_removed_policy_is_logged_with_its_old_value_alone(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.store(namespace={"max_producers_per_topic": 1})
+    with caplog.at_level(logging.INFO):
+        world.changes.change_namespace(NAMESPACE, lambda _old: {})
+    (record,) = caplog.records
+    fields = {"namespace": "public/default", "old": {"max_producers_per_topic": 1}, "new": {}}
+    assert record.__dict__["fields"] == fields

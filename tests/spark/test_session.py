@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from afterglow.errors import MissingDependency
 from afterglow.spark.java import find_java
-from afterglow.spark.session import local_session
+from afterglow.spark.session import local_session, spark_log
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -168,10 +169,16 @@ def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.Mon
 
 
 SECRET_PROGRAM = """
+import sys
 from pathlib import Path
 from afterglow.spark import jvm, session
 
-with session.local_session("local[1]", **{"spark.hadoop.fs.s3a.secret.key": "Kw63"}) as spark:
+def warn(number):
+    print("a worker warns", file=sys.stderr)
+
+log_file = session.spark_log(Path(sys.argv[1]))
+with session.local_session("local[1]", log_file=log_file, **{"spark.hadoop.fs.s3a.secret.key": "Kw63"}) as spark:
+    spark.sparkContext.parallelize([0], 1).foreach(warn)
     process = jvm.jvm_process()
     line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
@@ -180,8 +187,12 @@ with session.local_session("local[1]", **{"spark.hadoop.fs.s3a.secret.key": "Kw6
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_secret_reaches_the_session_and_not_the_command_line_of_its_jvm() -> None:
+def test_secrets_are_not_on_the_command_line_of_the_jvm_and_all_output_goes_to_a_private_log(tmp_path: Path) -> None:
+    log = spark_log(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", SECRET_PROGRAM], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", SECRET_PROGRAM, tmp_path], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split() == ["True", "False", "Kw63"], done.stderr[-2000:]
+    assert done.stderr == ""
+    assert "a worker warns" in log.read_text()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600

@@ -217,7 +217,9 @@ class Roller:
         snapshot = self.update(edit_all)
         for end in rolled:
             fields = {"ledger": end.ledger_id, "entries": end.entries, "bytes": end.size_bytes}
-            log_event(_log, "ledger rolled", topic=self._name, **fields, next=self._state.writing_to)
+            following = self._state.writing_to
+            text = "ledger closed" if following is None else "ledger rolled"
+            log_event(_log, text, topic=self._name, **fields, next=following)
         return snapshot
 
     def _submit(self, task: Callable[[], None]) -> None:

@@ -89,6 +89,8 @@ class TopicOffload:
         self.deletions_failed = 0
         """Number of failed attempts to delete an object."""
         self._system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
+        self._is_stopped = False
+        """Whether the topic had another owner, or was gone, when it was last polled."""
         self._has_pending_deletes = False
         self._fenced: OffloadTopic | None = None
         self._streamed_last = False
@@ -306,6 +308,7 @@ class TopicOffload:
             policy = self._refresh_policy()
             ledger = self._open_if_needed(policy)
             if ledger is not None:
+                self._is_stopped = False
                 self.ledgers.advance(ledger, policy)
                 self._finish_ended()  # attempts that were cancelled before they had tasks
                 self._advance_stream(ledger, policy)
@@ -432,7 +435,9 @@ class TopicOffload:
 
     def _stop(self, error: AfterglowError) -> None:
         """Stop after the topic got a new owner, who decides about the objects that tasks of this one still write."""
-        _log.info("%s is not offloaded here any more: %s", self.name, error)
+        if not self._is_stopped:
+            _log.info("%s is not offloaded here any more: %s", self.name, error)
+        self._is_stopped = True
         if isinstance(error, Fenced):
             self._fenced = self._env.store.opened(self.name)
         self._drop_stream()

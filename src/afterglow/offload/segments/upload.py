@@ -207,7 +207,7 @@ class SegmentUpload:
             node.delete()  # nothing was uploaded
             raise
         log_event(
-            _log, "segment assigned", topic=str(env.ledger.topic), uuid=uuid, begin=str(begin), tier=str(location)
+            _log, "segment assigned", topic=str(env.ledger.topic), uuid=str(uuid), begin=str(begin), tier=str(location)
         )
         return cls(env, node)
 
