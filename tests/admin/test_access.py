@@ -90,7 +90,11 @@ def test_a_changing_call_and_a_changed_policy_are_logged_with_the_role(
     with caplog.at_level(logging.INFO):
         assert as_role(admin, "alice", "POST", path, 5).status == 204
         assert as_role(admin, "alice", "GET", path).status == 200
-    found = {record.msg.text: record.__dict__["fields"] for record in caplog.records if "fields" in record.__dict__}
+    found = {
+        record.__dict__["msg"].text: record.__dict__["fields"]
+        for record in caplog.records
+        if "fields" in record.__dict__
+    }
     assert found["admin call"] == {"role": "alice", "method": "POST", "path": f"/admin/v2/{path}"}
     assert found["policy changed"]["role"] == "alice"
     assert found["policy changed"]["new"] == {"max_producers_per_topic": 5}

@@ -19,7 +19,11 @@ NAME = "persistent://public/default/t"
 
 def events(caplog: pytest.LogCaptureFixture, *texts: str) -> list[tuple[str, dict[str, Any]]]:
     """Events with one of the texts."""
-    found = [(record.msg.text, record.__dict__["fields"]) for record in caplog.records if "fields" in record.__dict__]
+    found = [
+        (record.__dict__["msg"].text, record.__dict__["fields"])
+        for record in caplog.records
+        if "fields" in record.__dict__
+    ]
     assert {fields["topic"] for _, fields in found} <= {NAME}
     return [(text, fields) for text, fields in found if text in texts]
 
