@@ -59,7 +59,7 @@ class TokenVerifier:
         self._key: bytes | PublicKey
         if config.token_secret_key:
             self._setting = "tokenSecretKey"
-            self._key = _secret(read_key(self._setting, config.token_secret_key))
+            self._key = secret_key_of(self._setting, config.token_secret_key)
             self._algorithms = [name for name, least in _SECRET_BYTES.items() if len(self._key) >= least]
         elif config.token_public_key:
             self._setting = "tokenPublicKey"
@@ -165,6 +165,15 @@ def read_key(setting: str, text: str) -> bytes:
     return _decode(setting, text)
 
 
+def secret_key_of(setting: str, text: str) -> bytes:
+    """Return the bytes of a secret key in any form of :func:`read_key`.
+
+    Raises:
+        ConfigError: The text has another form, or the key is not a secret, or too short.
+    """
+    return _secret(read_key(setting, text))
+
+
 def _read_file(setting: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -194,7 +203,7 @@ def _secret(key: bytes) -> bytes:
     if len(key) < least:
         raise ConfigError(
             f"tokenSecretKey: a key of {len(key)} bytes is not safe, the minimum is {least}; "
-            f"create one with `pulsar tokens create-secret-key`"
+            f"create one with `afterglow tokens create-secret-key`"
         )
     return key
 

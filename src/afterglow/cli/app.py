@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from afterglow import __version__
+from afterglow.cli.help_format import MAX_WIDTH, HelpGroup, suggestion
 from afterglow.cli.output import printable
 from afterglow.cli.parameters import AdminConnection, AdminUrl, CaFile, Token
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
@@ -22,7 +23,10 @@ _COMMANDS: Final = (
     "admin_commands",
     "attach",
     "demo",
-    "tier_commands",
+    "doctor",
+    "inspect",
+    "setup",
+    "tokens",
     "export",
     "read",
     "serve",
@@ -48,7 +52,8 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode=None,  # plain help does not truncate long flags, and takes half the time
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=HelpGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
 )
 
 
@@ -94,7 +99,7 @@ def _run(args: list[str] | None) -> int:
     try:
         result = app(args=given or ["--help"], standalone_mode=False, prog_name="afterglow")
     except _UsageError as error:
-        message = error.format_message()
+        message = _usage_message(error)
         if "\n\n" in message:  # the message of a group without a subcommand is its help
             typer.echo(message)
             return WRONG_USAGE
@@ -115,6 +120,13 @@ def _run(args: list[str] | None) -> int:
     if result == INTERRUPTED:  # returned by typer after Ctrl-C
         sys.stderr.write("afterglow: interrupted\n")
     return result if isinstance(result, int) else DONE
+
+
+def _usage_message(error: Any) -> str:
+    """The message of a usage error; for an unknown option with the ones that were likely meant."""
+    if getattr(error, "possibilities", None) and getattr(error, "option_name", None):
+        return f"no such option {error.option_name}{suggestion(error.option_name, error.possibilities)}"
+    return str(error.format_message())
 
 
 def _fail(message: str, code: int) -> int:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
 from afterglow.cli.app import app
+from afterglow.cli.help_format import HelpGroup
 from afterglow.cli.output import Output
 from afterglow.cli.parameters import AdminConnection, AdminUrl, CaFile, Token
 from afterglow.metadata.names import NamespaceName, TopicName, encode_name
@@ -76,7 +76,7 @@ class AdminSession:
         return [topic.partition(index) for index in range(count)] if count else [topic]
 
 
-class _SortedCommands(TyperGroup):
+class _SortedCommands(HelpGroup):
     """A group whose help lists the commands in alphabetical order."""
 
     def list_commands(self, ctx: Any) -> list[str]:

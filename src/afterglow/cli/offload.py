@@ -65,14 +65,27 @@ def offload(
 
 
 def _offload(session: AdminSession, topic: TopicName, size: int, nothing: str) -> None:
-    ledger = first_kept(session.client.fields(topic_path(topic, "internalStats"), "ledgers", "currentLedgerSize"), size)
+    stats = session.client.fields(topic_path(topic, "internalStats"), "ledgers", "currentLedgerSize")
+    ledger = first_kept(stats, size)
     row = {"topic": str(topic), "triggered": ledger is not None, "before_ledger_id": ledger}
     if ledger is None:
         session.out.say(nothing, row)
         return
+    # The first entry of the newest ledger means the whole topic if it streams.
+    is_all = ledger == int(stats["ledgers"][-1]["ledgerId"]) and _streams(session, topic)
     position = {"ledgerId": ledger, "entryId": 0, "partitionIndex": -1}
     session.client.call("PUT", topic_path(topic, "offload"), position)
-    session.out.say(f"Offload triggered for {topic} for messages before {ledger}:0:-1", row)
+    what = "all messages written so far" if is_all else f"messages before {ledger}:0:-1"
+    session.out.say(f"Offload triggered for {topic} for {what}", row)
+
+
+def _streams(session: AdminSession, topic: TopicName) -> bool:
+    """Whether a topic streams to the tier; False for a Pulsar, and without the permission to read policies."""
+    try:
+        policies = session.client.get(topic_path(topic, _POLICIES), applied="true") or {}
+    except AfterglowError:
+        return False
+    return isinstance(policies, dict) and policies.get("streamingOffloadEnabled") is True
 
 
 def first_kept(stats: dict[str, Any], size: int) -> int | None:
@@ -141,7 +154,12 @@ def explain(session: AdminSession, topic: TopicArgument) -> None:
     """
     found = session.client.rows(topic_path(topic, "explain"))
     several = len({row.get("topic") for row in found}) > 1
-    columns = (*(("topic",) if several else ()), "ledger_id", "state", "sentence", "error")
+    failed = any(row.get("error") for row in found)
+    columns = (
+        *(("topic",) if several else ()),
+        *("ledger_id", "state", "sentence"),
+        *(("error",) if failed else ()),
+    )
     session.out.rows(found, f"{topic} has no ledgers", columns)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _HARMLESS: Final = frozenset("\u00a0\u200c\u200d\u3000")
 """Spaces of other widths, and joiners in words and emoji: not printable according to Python, but harmless."""
+_READABLE: Final = 20
+"""Characters of a folded cell; narrower ones are hard to read."""
 _SHOW_AFTER_S: Final = 0.5
 """Most calls have ended by then; an indicator that only flickers is of no use."""
 _STATISTICS_COLUMNS: Final = {
@@ -116,11 +118,15 @@ class Output:
             self.table([{"name": name, "value": item} for name, item in value.items()], ("name", "value"))
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
-        """Print a table."""
+        """Print a table; one whose columns would be too narrow for the terminal as a block of lines for each row."""
         from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
+        console = Console()
+        if len(columns) > 2 and _least_width(rows, columns) > console.width:
+            self._blocks(rows, columns, title)
+            return
         table = Table(title=title, title_justify="left")
         for column in columns:
             numbers = all(_is_number(row.get(column)) for row in rows)
@@ -128,7 +134,18 @@ class Output:
         for row in rows:
             # Text, not str: brackets in a name are not mark-up.
             table.add_row(*(Text(printable(_shown(row.get(column)), keep="\n")) for column in columns))
-        Console().print(table)
+        console.print(table)
+
+    def _blocks(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None) -> None:
+        if title is not None:
+            self._write(title)
+        width = max(map(len, columns))
+        for number, row in enumerate(rows):
+            if number:
+                self._write("")
+            for column in columns:
+                if row.get(column) is not None:
+                    self._write(f"{column:{width}}  {printable(_shown(row[column]))}")
 
     def statistics(self, stats: Mapping[str, Any]) -> None:
         """Print statistics of a topic: a table of figures, then one for each list or map of objects."""
@@ -205,6 +222,12 @@ def silence_stdout() -> None:
     Otherwise flushing the buffered rest would fail again when the interpreter exits.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _least_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
+    """Width that a table needs, if long cells are folded to a length that can still be read."""
+    cells = (max(len(column), *(len(_shown(row.get(column))) for row in rows)) for column in columns)
+    return sum(min(width, _READABLE) + 3 for width in cells) + 1
 
 
 def _is_number(value: object) -> bool:

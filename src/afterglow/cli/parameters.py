@@ -257,6 +257,15 @@ read_minutes_or_none = _quantity(
     f"{_TIME}, and a whole number of minutes; -1 means no limit",
 )
 
+TierOptions = Annotated[
+    list[Any] | None,
+    typer.Option(
+        *("--option", "-o"),
+        metavar="NAME=VALUE",
+        parser=read_pair,
+        help="Option of the tier, such as endpoint or region. Repeatable.",
+    ),
+]
 PriorityArgument = Annotated[
     str,
     typer.Argument(parser=read_priority, metavar="PRIORITY", help="tiered-storage-first or bookkeeper-first."),

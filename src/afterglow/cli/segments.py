@@ -39,8 +39,19 @@ def segments(session: AdminSession, topic: TopicArgument) -> None:
     """
     found = session.client.rows(topic_path(topic, "segments"))
     if not session.out.as_json:
-        found = [{**row, "id": row["id"][:_SHORT], "offloaded": _time(row.get("offloaded_ms"))} for row in found]
+        found = [_shown(row) for row in found]
     session.out.rows(found, f"{topic} has no segments", _columns(found))
+    if not session.out.as_json:
+        for row in found:
+            if row.get("error"):
+                session.out.say(f"{row['id']}: {row['error']}")
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table: entries in a segment, and if they are not uploaded yet, how many are."""
+    planned = row.get("planned_entries")
+    entries = f"{row['entries']} of {planned}" if planned is not None and planned > row["entries"] else row["entries"]
+    return {**row, "id": row["id"][:_SHORT], "entries": entries, "offloaded": _time(row.get("offloaded_ms"))}
 
 
 @TOPICS.command("delete-offloaded")
@@ -168,8 +179,7 @@ def _print_plan(session: AdminSession, plan: dict[str, Any], *, done: bool) -> N
 
 def _columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     several = len({row.get("topic") for row in rows}) > 1
-    failed = any(row.get("error") for row in rows)
-    return (*(("topic",) if several else ()), *_COLUMNS, *(("error",) if failed else ()))
+    return (*(("topic",) if several else ()), *_COLUMNS)
 
 
 def _time(ms: int | None) -> str | None:

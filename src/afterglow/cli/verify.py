@@ -22,11 +22,11 @@ from afterglow.cli.parameters import (
     SourceArgument,
     SourceMetadata,
     SourceTier,
+    TierOptions,
     Token,
     read_milliseconds,
 )
 from afterglow.cli.progress import byte_bar
-from afterglow.cli.tier_commands import TierOptions
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 
 if TYPE_CHECKING:

@@ -69,6 +69,7 @@ class StepStatus(enum.Enum):
     OK = "ok"
     FAILED = "failed"
     SKIPPED = "skipped"
+    WARNING = "warning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class SegmentView:
     """Time of its first entry, epoch milliseconds; None if it is not known."""
     last_ms: int | None = None
     """Time of its last entry; None if it is not known, or before the segment is offloaded."""
+    planned_entries: int | None = None
+    """Number of entries that it will have, as far as it is planned; None if it spans ledgers and is not uploaded."""
 
 
 def list_segments(
@@ -114,6 +116,7 @@ def _offloaded(record: SegmentRecord) -> SegmentView:
         *_object_of(record.location),
         None,
         *_entry_times(record),
+        planned_entries=record.entries,
     )
 
 
@@ -148,7 +151,15 @@ def _assigned(record: UploadRecord, outage: str | None) -> SegmentView:
         *_object_of(record.location),
         error,
         record.first_entry_ms or None,
+        planned_entries=_planned_entries(record),
     )
+
+
+def _planned_entries(record: UploadRecord) -> int | None:
+    begin, end = records.position_of(record.begin), records.end_of(record) or records.planned_end(record)
+    if end is None:
+        return 0
+    return end.entry_id - begin.entry_id + 1 if begin.ledger_id == end.ledger_id else None
 
 
 def _entry_times(record: SegmentRecord) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""``afterglow doctor`` and ``afterglow inspect``: commands on a tier and its objects, without metadata."""
+"""``afterglow inspect``: the content of an object in a tier, without metadata."""
 
 from __future__ import annotations
 
@@ -11,62 +11,13 @@ import typer
 
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.output import Output, printable
-from afterglow.cli.parameters import read_pair
+from afterglow.cli.parameters import TierOptions
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.read.inspect import Inspection
-
-TierOptions = Annotated[
-    list[Any] | None,
-    typer.Option(
-        *("--option", "-o"),
-        metavar="NAME=VALUE",
-        parser=read_pair,
-        help="Option of the tier, such as endpoint or region. Repeatable.",
-    ),
-]
-
-
-@app.command()
-def doctor(
-    *,
-    tier: Annotated[str, typer.Option(help="The tier: file:///path or s3://bucket[/prefix].")],
-    option: TierOptions = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per step.")] = False,
-) -> int:
-    """Test every operation that Afterglow needs from a tier, and name the setting to correct if one fails.
-
-    Example: afterglow doctor --tier s3://bucket/prefix --option endpoint=http://127.0.0.1:9000
-    """
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    from afterglow.storage import StepStatus, check_store, open_store  # noqa: PLC0415
-
-    options = dict(option or ())
-    if tier.startswith("s3://"):
-        # A retry would only delay the diagnosis.
-        options.setdefault("retry_deadline_s", "0")
-    with Output(as_json=as_json).working(f"testing {tier}"):
-        checks = check_store(open_store(tier, **options))
-    failed = any(check.outcome is StepStatus.FAILED for check in checks)
-    if as_json:
-        for check in checks:
-            row = {"step": check.step, "outcome": check.outcome.value, "elapsed_ms": round(check.elapsed_ms, 1)}
-            typer.echo(json.dumps({**row, "detail": check.detail, "cure": check.cure}))
-        return FAILED if failed else DONE
-    colours = {StepStatus.OK: "green", StepStatus.FAILED: "bold red", StepStatus.SKIPPED: "yellow"}
-    table = Table("step", "result", "ms", "detail")
-    for check in checks:
-        # Text, not str: brackets in a message of the store are not mark-up.
-        detail = Text(printable(check.detail)).append(f"\n{check.cure}" if check.cure else "", "bold")
-        table.add_row(check.step, Text(check.outcome.value, colours[check.outcome]), f"{check.elapsed_ms:.0f}", detail)
-    Console().print(table)
-    return FAILED if failed else DONE
 
 
 class OutputFormat(StrEnum):
@@ -105,9 +56,13 @@ def inspect(
         rows = _block_rows(inspection)
     else:
         rows = iter([_summary(inspection)])
-    if output is OutputFormat.TABLE:
+    out = Output(as_json=output is OutputFormat.JSONL)
+    if not out.as_json:
         rows = ({name: _short(value) for name, value in row.items()} for row in rows)
-    Output(as_json=output is OutputFormat.JSONL).rows(rows, absent="no rows")
+    if blocks or entries or messages:
+        out.rows(rows, absent="no rows")
+    else:
+        out.record(next(rows), absent="")
     for damage in inspection.damage:
         sys.stderr.write(printable(f"afterglow: damage in {inspection.key}: {damage}") + "\n")
     return FAILED if inspection.damage else DONE
