@@ -19,6 +19,7 @@ from afterglow.cli.parameters import (
     SparkMaster,
     read_milliseconds,
 )
+from afterglow.cli.progress import progress
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,12 +71,13 @@ def export(
     try:
         with ExitStack() as stack:
             stack.enter_context(interruptible(f"the export of {topic} and Spark"))
-            show = stack.enter_context(out.working(f"exporting {topic}: starting Spark"))
+            show = stack.enter_context(progress(f"exporting {topic}", "entries"))
+            show("starting Spark")
 
             def on_progress(now: ExportProgress) -> None:
                 nonlocal exported
                 exported = now
-                show(f"exporting {topic}: {_summary(now)}")
+                show(_summary(now), now.entries, 0 if continuous else now.total_entries)
 
             every_s = every_ms / 1000 if continuous else None
             exported = export_topic(request, master=master, every_s=every_s, on_progress=on_progress)

@@ -15,6 +15,8 @@ MAX_WIDTH: Final = 140
 _LIKELY: Final = 0.8
 """Similarity above which a name may be a misspelling of another. difflib's default of 0.6 offers ``get-x`` for
 ``reset-x``."""
+_ALIKE: Final = 0.02
+"""Difference below which two names are equally likely."""
 _MAX_SUGGESTED: Final = 3
 _WHOLE: Final = 10_000
 
@@ -44,7 +46,7 @@ def likely(given: str, known: Iterable[str]) -> list[str]:
     rated = ((SequenceMatcher(None, wanted, name.lower()).ratio(), name) for name in known)
     found = sorted(((ratio, name) for ratio, name in rated if ratio >= _LIKELY), key=lambda each: (-each[0], each[1]))
     best = found[0][0] if found else 0.0
-    return [name for ratio, name in found if ratio >= best - 0.05][:_MAX_SUGGESTED]
+    return [name for ratio, name in found if ratio >= best - _ALIKE][:_MAX_SUGGESTED]
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

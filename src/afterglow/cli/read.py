@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
-from afterglow.cli.output import Output, PrintableFormatter, printable
+from afterglow.cli.output import PrintableFormatter, printable
 from afterglow.cli.parameters import (
     CaFile,
     SourceArgument,
@@ -20,7 +20,9 @@ from afterglow.cli.parameters import (
     SourceTier,
     SourceTopicArgument,
     Token,
+    read_seconds,
 )
+from afterglow.cli.progress import progress, size_text
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from afterglow.cli.progress import ShowProgress
     from afterglow.errors import CorruptEntry
     from afterglow.source.connect import SourceTopic
 
@@ -96,6 +99,12 @@ def read(
         str | None,
         typer.Option(metavar="URL", help="Brokers that serve entries in no tier. Default: as the source returns them."),
     ] = None,
+    timeout: Annotated[
+        Any,
+        typer.Option(
+            metavar="TIME", parser=read_seconds, help="Time after which a store that does not answer is an error."
+        ),
+    ] = "30s",
     token: Token = None,
     ca_file: CaFile = None,
 ) -> int:
@@ -126,8 +135,12 @@ def read(
         "service_url": service_url,
         "token": token,
         "ca_file": ca_file,
+        "timeout_s": timeout,
     }
-    with connect(source, tier, metadata, **cluster) as connected:
+    with (
+        progress(f"reading {topic}", "rows") as show,
+        connect(source, tier, metadata, **cluster) as connected,
+    ):
         found = connected.topic(topic)
         columns = _columns(found, output_format, entries=entries, decode=decode)
         batches = found.scan(
@@ -143,7 +156,7 @@ def read(
             report=report,
             fail_on_data_loss=fail_on_data_loss,
         )
-        _write(batches, limit, output_format, output, entries=entries)
+        _write(batches, limit, output_format, output, entries=entries, show=show)
         skipped = sum(connected.counters.counts().skipped.values())
     return FAILED if damaged or skipped else DONE
 
@@ -159,7 +172,13 @@ def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, de
 
 
 def _write(
-    batches: pa.RecordBatchReader, limit: int | None, output_format: ReadFormat, output: Path | None, *, entries: bool
+    batches: pa.RecordBatchReader,
+    limit: int | None,
+    output_format: ReadFormat,
+    output: Path | None,
+    *,
+    entries: bool,
+    show: ShowProgress,
 ) -> None:
     from afterglow.cli.sinks import JsonLines, Parquet, Table, parquet_output, text_output  # noqa: PLC0415
 
@@ -171,14 +190,14 @@ def _write(
             out = stack.enter_context(text_output(output))
             sink = Table(out) if output_format is ReadFormat.TABLE else JsonLines(out, entries=entries)
         plural = "entries" if entries else "messages"
-        has_indicator = output is not None or not sys.stdout.isatty()  # otherwise the rows show the progress
-        show = stack.enter_context(Output(as_json=False).working("reading")) if has_indicator else None
+        is_shown = output is None and sys.stdout.isatty()
         rows = size = 0
         for batch in _limited(batches, limit):
+            if is_shown:
+                show.end()  # from here on the rows show the progress
             sink.write(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if show is not None:
-                show(f"{rows:,} {plural}, {size >> 20:,} MiB")
+            show(f"{rows:,} {plural}, {size_text(size)}")
 
 
 def _limited(batches: pa.RecordBatchReader, limit: int | None) -> Iterator[pa.RecordBatch]:

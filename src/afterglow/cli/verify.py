@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
@@ -26,7 +27,7 @@ from afterglow.cli.parameters import (
     Token,
     read_milliseconds,
 )
-from afterglow.cli.progress import byte_bar
+from afterglow.cli.progress import progress
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 
 if TYPE_CHECKING:
@@ -147,10 +148,14 @@ def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> FindingTa
         verifier = stack.enter_context(opened)
         objects: ObjectVerifier | None = None
         if request.deep:
-            bar = stack.enter_context(byte_bar("verifying", "objects"))
-            objects = stack.enter_context(verifier.deep(home.master, bar))
+            show = stack.enter_context(progress("verifying"))
+            show("starting Spark")
+            objects = stack.enter_context(
+                verifier.deep(home.master, lambda done, due, count: show(f"{count:,} objects", done, due))
+            )
         else:
-            stack.enter_context(out.working("verifying"))
+            show = stack.enter_context(progress("verifying", "objects"))
+            verifier.report_objects(partial(show, ""))
         found = ((item.finding.as_json(), item.fault) for item in verifier.run(request, objects))
         out.rows(tally.shown(found), absent="nothing found")
     return tally
@@ -164,16 +169,15 @@ def _verify_remote(source: str, connection: AdminConnection, request: VerifyRequ
     with ExitStack() as stack:
         stack.enter_context(interruptible(f"the verification by {source}"))
         if request.deep:
-            bar = stack.enter_context(byte_bar("verifying", "objects"))
+            show_bytes = stack.enter_context(progress("verifying"))
 
             def show(now: Mapping[str, Any]) -> None:
-                if now["bytesDue"]:
-                    bar(now["bytesDone"], now["bytesDue"], now["objectsDone"])
+                show_bytes(f"{now['objectsDone']:,} objects", now["bytesDone"], now["bytesDue"])
         else:
-            say = stack.enter_context(out.working("verifying"))
+            show_objects = stack.enter_context(progress("verifying", "objects"))
 
             def show(now: Mapping[str, Any]) -> None:
-                say(f"verifying: {now['objectsDone']:,} of {now['objectsDue']:,} objects")
+                show_objects("", now["objectsDone"], now["objectsDue"])
 
         out.rows(tally.shown(_remote_findings(client, source, request, show)), absent="nothing found")
     return tally

@@ -115,6 +115,8 @@ class VerifyControl:
         self.bytes_done = 0
         """Bytes that a deep verification has read and verified."""
         self.bytes_due = 0
+        self.on_object: Callable[[int, int], None] = lambda _done, _due: None
+        """Called after each object with the numbers done and due."""
         self.cancelled = False
         self._interrupts: list[Callable[[], None]] = []
 
@@ -185,6 +187,10 @@ class TierVerifier:
         self._config = config
         self._quiet = quiet
         self._home = home
+
+    def report_objects(self, on_object: Callable[[int, int], None]) -> None:
+        """Call ``on_object`` after each object with the numbers of objects done and due so far."""
+        self._control.on_object = on_object
 
     def run(self, request: VerifyRequest, objects: ObjectVerifier | None = None) -> Iterator[ReportedFinding]:
         """Verify, and sweep if requested. Findings are returned as they are made; swept ones come last.
@@ -476,6 +482,7 @@ class _CountedObjects:
         self._control.step(f"{len(objects)} objects")
         for verified in self._inner(objects):
             self._control.objects_done += 1
+            self._control.on_object(self._control.objects_done, self._control.objects_due)
             self._control.step()
             yield verified
 

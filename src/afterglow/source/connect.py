@@ -38,6 +38,7 @@ def connect(
     token: str | None = None,
     ca_file: str | None = None,
     entries: Entries = "auto",
+    timeout_s: float | None = None,
 ) -> Source:
     """Connect to a source of topics.
 
@@ -53,6 +54,8 @@ def connect(
         ca_file: Trusted certificate authorities for TLS; by default ``AFTERGLOW_CA_FILE``, else those of the system.
         entries: Where entries of a Pulsar cluster are read that no tier has: ``bookkeeper``, ``broker``, or ``auto``:
             from bookies, and from brokers where bookies cannot be reached or require authentication.
+        timeout_s: Seconds after which a request to a tier that does not answer fails, with its retries; by default the
+            setting ``offloadRequestTimeoutSeconds``.
 
     Raises:
         ConfigError: An address, or a setting in the environment, is malformed.
@@ -66,7 +69,7 @@ def connect(
     explicit = None if tier is None else own_tier(Path(), tier, config)
     with ExitStack() as stack:
         directory, locator = open_source(address, config, explicit, stack)
-        tiers = TierReader(Tiers(), config, locator)
+        tiers = TierReader(Tiers(deadline_s=timeout_s), config, locator)
         stack.callback(tiers.close)
         context = SourceContext(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
         return Source(context, stack.pop_all())

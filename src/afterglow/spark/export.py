@@ -32,7 +32,7 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -42,15 +42,18 @@ from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.read.typed import CORRUPT
 from afterglow.source.connect import connect
+from afterglow.spark.datasource.offsets import from_json
 from afterglow.spark.errors import summarize
 from afterglow.spark.jvm import HadoopFiles, require_driver
 from afterglow.spark.session import QUIET, local_session, spark_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from afterglow.source.directory import SourceLedger
 
 _RECORD: Final = "export.json"
 _CHECKPOINT: Final = "checkpoint"
@@ -197,13 +200,22 @@ class ExportProgress:
 
     batches: int
     rows: int
+    entries: int = field(default=0, compare=False)
+    """Entries of the topic that are written, by this run or an earlier one; 0 before the first batch."""
+    total_entries: int = field(default=0, compare=False)
+    """Entries that the topic had when the run began; 0 if unknown."""
 
 
 class TopicExport:
-    """One export; ``options`` are further ones of the data source."""
+    """One export; ``options`` are further ones of the data source, ``ledgers`` those of the topic, for the progress."""
 
     def __init__(
-        self, session: SparkSession, directory: ExportDirectory, record: ExportRecord, options: Mapping[str, str]
+        self,
+        session: SparkSession,
+        directory: ExportDirectory,
+        record: ExportRecord,
+        options: Mapping[str, str],
+        ledgers: Sequence[SourceLedger] = (),
     ) -> None:
         # A session of its own in the same Spark, since SQL settings are changed here.
         self._session = session.newSession()
@@ -214,6 +226,8 @@ class TopicExport:
         self._message_columns: tuple[str, ...] = tuple(MESSAGES.names)
         self._rows: dict[int, int] = {}
         self._error: AfterglowError | None = None
+        self._ledgers = ledgers
+        self._entries = 0
 
     def run(
         self, *, every_s: float | None = None, on_progress: Callable[[ExportProgress], None] = lambda _: None
@@ -264,7 +278,8 @@ class TopicExport:
     @property
     def progress(self) -> ExportProgress:
         """Progress of this run."""
-        return ExportProgress(len(self._rows), sum(self._rows.values()))
+        total = sum(ledger.entries for ledger in self._ledgers)
+        return ExportProgress(len(self._rows), sum(self._rows.values()), self._entries, total)
 
     def _claim_directory(self) -> None:
         """Record what the directory holds, or compare it with the existing record."""
@@ -358,9 +373,25 @@ class TopicExport:
             values: Any = event
             if values["numInputRows"]:
                 self._rows[values["batchId"]] = values["numInputRows"]
+                end = values["sources"][0]["endOffset"]
+                self._entries = entries_before(self._ledgers, json.loads(end) if isinstance(end, str) else end)
 
     def _failed(self, error: BaseException) -> AfterglowError:
         return AfterglowError(f"the export of {self._record.topic} failed: {summarize(error)}")
+
+
+def entries_before(ledgers: Sequence[SourceLedger], offsets: Mapping[str, object]) -> int:
+    """Number of entries of ledgers before the offsets of a stream."""
+    points = from_json(offsets)
+    found = 0
+    for ledger in ledgers:
+        if (point := points.get(ledger.topic)) is None:
+            continue
+        if ledger.ledger_id < point.position.ledger_id:
+            found += ledger.entries
+        elif ledger.ledger_id == point.position.ledger_id:
+            found += min(max(point.position.entry_id, 0), ledger.entries)
+    return found
 
 
 def _parse_record(found: bytes, address: str) -> dict[str, Any]:
@@ -421,7 +452,9 @@ def export_topic(
     if request.columns is not None and not request.decode:  # with decode, only the source knows the columns
         choose(MESSAGES, request.columns)
     with connect(request.source, request.tier, request.metadata) as source:
-        topic = source.topic(request.topic).name
+        found = source.topic(request.topic)
+        topic = found.name
+        ledgers = [ledger for name in found.partitions for ledger in source.topic(str(name)).ledgers()]
     config = load_conf(environ=os.environ)
     # An absolute path, which does not depend on the directory that a later run is started in.
     address = request.source if "://" in request.source else str(Path(request.source).absolute())
@@ -430,5 +463,5 @@ def export_topic(
     options = {name: value for name, value in given.items() if value is not None}
     options["failOnDataLoss"] = str(request.fail_on_data_loss).lower()
     with local_session(master or config.spark_master, **{**QUIET, **spark_properties(config)}) as session:
-        export = TopicExport(session, ExportDirectory(session, target), record, options)
+        export = TopicExport(session, ExportDirectory(session, target), record, options, ledgers)
         return export.run(every_s=every_s, on_progress=on_progress)

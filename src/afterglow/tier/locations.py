@@ -255,15 +255,17 @@ def location_record(location: TierLocation, key: str) -> afterglow_pb2.ObjectLoc
     )
 
 
-def store_options(location: TierLocation, policy: BrokerConfig) -> dict[str, str]:
+def store_options(location: TierLocation, policy: BrokerConfig, deadline_s: float | None = None) -> dict[str, str]:
     """Return the options of :func:`~afterglow.storage.open_store` for a location. They contain secrets: never log them.
+
+    ``deadline_s`` takes precedence over ``offloadRequestTimeoutSeconds``.
 
     Raises:
         NotSupported: The policy has a role to assume.
     """
     if location.driver not in _S3_FAMILY:
         return {}
-    deadline_s = policy.offload_request_timeout_seconds
+    deadline_s = policy.offload_request_timeout_seconds if deadline_s is None else deadline_s
     options = {
         "retry_deadline_s": str(deadline_s),
         "timeout_s": str(deadline_s),
@@ -301,14 +303,19 @@ class Tiers:
     Args:
         wrap: Wraps every opened store, to count, throttle or fail its requests.
         health: Observes every attempt of a request; by default one without probes.
+        deadline_s: Deadline of a request with its retries; None: ``offloadRequestTimeoutSeconds``.
     """
 
     def __init__(
-        self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store, health: TierHealth | None = None
+        self,
+        wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
+        health: TierHealth | None = None,
+        deadline_s: float | None = None,
     ) -> None:
         self.health = TierHealth() if health is None else health
         """Availability of the locations."""
         self._wrap = wrap
+        self._deadline_s = deadline_s
         self._lock = Lock()
         self._open: OrderedDict[tuple[TierLocation, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
 
@@ -322,7 +329,7 @@ class Tiers:
         """
         if location.driver != MAPFILES and not is_built_in(location.driver):
             raise ConfigError(f"{location} belongs to the external driver {location.driver}, which has no object store")
-        options = store_options(location, policy)
+        options = store_options(location, policy, self._deadline_s)
         key = (location, frozenset(options.items()))
         with self._lock:
             found = self._open.get(key)
