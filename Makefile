@@ -12,6 +12,8 @@ DEMO_STAMP := $(VENV)/.installed-demo-$(notdir $(PYTHON))
 REPLACE = test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf $(VENV)
 endif
 UV := uv==0.13.7
+# On a terminal uv shows what it downloads; a log needs no line for each package.
+QUIET := $(shell test -t 2 || echo --quiet)
 
 # Tests and Spark start hundreds of Python processes: compiling each import anew would cost three seconds in every one.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,9 +27,10 @@ define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Afterglow needs Python 3.11 or newer; set PYTHON=python3.x")'
 	@$(or $(REPLACE),true)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing the packages of $(1) into $(VENV) (about a minute, 2 GB) ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
-	$(BIN)/uv pip install --quiet --require-hashes --python $(BIN)/python -r $(1)
-	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
+	@$(BIN)/uv pip install $(QUIET) --require-hashes --python $(BIN)/python -r $(1)
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 	@$(BIN)/python -m afterglow.format._kernels prepare $(2)
 	@touch $@
 endef

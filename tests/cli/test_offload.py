@@ -83,6 +83,21 @@ def test_an_offload_is_requested_at_the_computed_position(canned: Canned, canned
     ]
 
 
+def test_an_offload_of_a_topic_that_streams_says_that_everything_goes(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/internalStats", (200, stats((7, 2 << 20), current=1)))
+    canned.on("PUT", f"{PATH}/offload", (204, None))
+    policies = f"{PATH}/offloadPolicies?applied=true"
+    canned.on("GET", policies, (200, {"streamingOffloadEnabled": True}))
+    output = canned_cli.do("topics", "offload", "t", "-s", "0")
+    assert output == f"Offload triggered for {NAME} for all messages written so far\n"
+    assert canned.calls[-1][2] == {"ledgerId": 8, "entryId": 0, "partitionIndex": -1}
+    for answer in ((200, {}), (200, None), (403, {"reason": "no"})):
+        canned.on("GET", policies, answer)
+        output = canned_cli.do("topics", "offload", "t", "-s", "0")
+        assert output == f"Offload triggered for {NAME} for messages before 8:0:-1\n"
+
+
 def test_a_refused_partition_does_not_prevent_the_offload_of_others(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 3}))
     for index, answer in enumerate([(409, {"reason": "Offload already in progress"}), (204, None)]):

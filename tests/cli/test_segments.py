@@ -46,6 +46,19 @@ def test_segments_are_a_table_or_the_json_of_the_api(canned: Canned, canned_cli:
     assert canned_cli.do("topics", "segments", "t") == f"{NAME} has no segments\n"
 
 
+def test_a_closed_segment_that_is_not_uploaded_shows_how_many_entries_it_will_have(
+    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = segment(1, status="Failed", entries=0, planned_entries=1000, offloaded_ms=None, error="no route " * 9)
+    canned.on("GET", f"{PATH}/segments", (200, [segment(planned_entries=7), waiting]))
+    monkeypatch.setenv("COLUMNS", "80")
+    *table, error = canned_cli.do("topics", "segments", "t").splitlines()
+    assert any("0 of 1000" in line for line in table)
+    assert not any("of 7" in line for line in table)
+    assert max(map(len, table)) <= 80
+    assert error == "00000001: " + "no route " * 9
+
+
 # --- rollback ---------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,8 @@ import afterglow
 from afterglow.cli.app import main
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.schema import MESSAGES
-from afterglow.spark.export import ExportDirectory, ExportProgress, ExportRecord, TopicExport
+from afterglow.source.directory import SourceLedger
+from afterglow.spark.export import ExportDirectory, ExportProgress, ExportRecord, TopicExport, entries_before
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -421,3 +422,15 @@ def test_a_wrong_argument_is_an_error_before_spark_starts(
     assert error.count("\n") == 1
     assert words in error
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_counts_entries_before_the_offsets_of_the_stream() -> None:
+    def ledger(topic: str, ledger_id: int, entries: int) -> SourceLedger:
+        return SourceLedger(topic, ledger_id, entries, None, None, None, hot=True, tiered=False)
+
+    ledgers = [ledger("a", 1, 10), ledger("a", 2, 20), ledger("a", 5, 7), ledger("b", 3, 100)]
+    assert entries_before(ledgers, {}) == 0
+    assert entries_before(ledgers, {"a": "earliest"}) == 0
+    assert entries_before(ledgers, {"a": "2:4:0"}) == 14
+    assert entries_before(ledgers, {"a": "5:99:3", "b": "3:-1:0"}) == 37
+    assert entries_before(ledgers, {"a": "4:0:0", "b": "9:0:0"}) == 130

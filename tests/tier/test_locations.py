@@ -9,7 +9,7 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, CorruptMetadata, NotSupported
 from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
-from afterglow.storage import CountingStore
+from afterglow.storage import CountingStore, RetryingStore
 from afterglow.tier.locations import (
     TierLocation,
     Tiers,
@@ -142,3 +142,12 @@ def test_a_store_is_opened_once_per_location_and_wrapped(tmp_path: Path) -> None
     for number in range(100):
         tiers.store(TierLocation("memory", f"m{number}"), BrokerConfig())
     assert tiers.store(location, BrokerConfig()) is not store
+
+
+def test_a_reader_may_set_the_deadline_of_requests_to_a_store_that_does_not_answer() -> None:
+    location = TierLocation("S3", "bucket", "us-east-1", "http://127.0.0.1:9")
+    policy = BrokerConfig(s3_managed_ledger_offload_credential_id="a", s3_managed_ledger_offload_credential_secret="b")
+    for tiers, deadline_s in ((Tiers(deadline_s=7.5), 7.5), (Tiers(), policy.offload_request_timeout_seconds)):
+        store = tiers.store(location, policy)
+        assert isinstance(store, RetryingStore)
+        assert store.policy.deadline_s == deadline_s
