@@ -33,6 +33,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 # Spark's JVMs live for seconds here: the optimizing compiler costs a third of their processor time and gains nothing.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# On a loaded machine any command may take the two seconds after which it prints its progress.
+os.environ.setdefault("AFTERGLOW_PROGRESS", "off")
+
 # Programs that tests start, and Spark's workers among them, import ``tests.support`` too.
 ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -88,7 +88,6 @@ class Canned:
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("AFTERGLOW_PROGRESS", "off")
     for name in ("AFTERGLOW_ADMIN_URL", "AFTERGLOW_TOKEN", "AFTERGLOW_CA_FILE", "AFTERGLOW_DEBUG"):
         monkeypatch.delenv(name, raising=False)
 

@@ -72,7 +72,7 @@ def test_sizes_have_a_unit(size: int, shown: str) -> None:
 def _lines_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "_FIRST_LINE_S", 0.0)
     monkeypatch.setattr(module, "_LINES_S", 300.0)
-    monkeypatch.delenv("AFTERGLOW_PROGRESS")
+    monkeypatch.delenv("AFTERGLOW_PROGRESS", raising=False)
     yield
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 

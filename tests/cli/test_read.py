@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -285,6 +286,22 @@ def test_values_are_shown_on_one_line_each(tmp_path: Path, capsys: pytest.Captur
     assert code == 0
     shown = [line.split()[3:-1] for line in printed.splitlines()[1:]]
     assert shown == [["two\\nlines"], ["grün"], ["0xff00"], [], ["ü" * 59 + "…"], ["0x" + "f" * 57 + "…"]]
+
+
+def test_a_tier_that_does_not_answer_is_reported_at_once_and_is_an_error_after_the_timeout(
+    made: tuple[Path, list[int], int],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home, _, _ = made
+    given = {"ServiceEndpoint": "http://127.0.0.1:9", "CredentialId": "a", "CredentialSecret": "b"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"AFTERGLOW_CONF_s3ManagedLedgerOffload{name}", value)
+    code, printed, errors = outcome_of(capsys, "read", str(home), "t", "--tier", "s3://bucket", "--timeout", "3s")
+    assert (code, printed.count("\n") <= 1) == (1, True)
+    assert "s3://bucket at http://127.0.0.1:9 has been unavailable since" in caplog.text
+    assert re.search(r"^afterglow: .* failed \d+ times in \d+\.\d s, .*\n$", errors)
 
 
 def test_a_file_appears_only_when_it_is_complete(
