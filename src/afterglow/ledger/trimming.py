@@ -60,7 +60,8 @@ def delete_hot_copies(environment: Environment, metadata: TopicMetadata) -> Snap
             _log.warning("the hot copy of ledger %d will be deleted later: %s", ledger_id, error)
         else:
             deleted.append(ledger_id)
-            log_event(_log, "hot copy deleted", topic=str(topic_of(metadata.path)), ledger=ledger_id)
+    for ledger_id in deleted:
+        log_event(_log, "hot copy deleted", topic=str(topic_of(metadata.path)), ledger=ledger_id)
     return metadata.update(partial(remove_pending_deletes, ledger_ids=deleted)) if deleted else metadata.snapshot
 
 
