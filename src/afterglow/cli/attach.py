@@ -125,7 +125,6 @@ def attach(
         config = _load(conf, dict(settings or ()), {key: flag for key, flag in given.items() if flag[1] is not None})
         check_exposure(config, insecure=insecure)
         setup.begin(config)
-    log_settings(config)
     options = AttachOptions(
         admin_url=cluster,
         pattern=topics,
@@ -156,6 +155,7 @@ def attach(
     )
     if started is None:
         return DONE
+    log_settings(config)
     with started as run:
         asyncio.run(_serve(run))
     if run.fenced is not None:

@@ -111,8 +111,6 @@ def serve(
         check_exposure(config, insecure=insecure)
         setup.begin(config)
     _keep_private(home)
-    log_event(log, "server starting", version=__version__, home=str(home.absolute()), pid=os.getpid())
-    log_settings(config)
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # Threads that wait for a tier which does not answer. Python would wait for them; everything else is closed.
@@ -158,7 +156,9 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
     typer.echo(summarize(config, server.tiering.target))
-    log_event(log, "server started", service_url=url, admin_url=server.admin_url, tier=str(server.tiering.target))
+    addresses = {"service_url": url, "admin_url": server.admin_url, "tier": str(server.tiering.target)}
+    log_event(log, "server started", version=__version__, home=str(home), pid=os.getpid(), **addresses)
+    log_settings(config)
     await stop.wait()
     log_event(log, "server stopping", reason=reasons[0])
     await server.stop()

@@ -24,7 +24,7 @@ _DAYS: Final = 365
 def env() -> int:
     """Print shell commands that set the Java and the Python which Spark needs, for spark-submit and notebooks.
 
-    Example: eval "$(afterglow env)"
+    Example: afterglow env > env.sh && . ./env.sh
     """
     from importlib.util import find_spec  # noqa: PLC0415 - not needed for --help
 
