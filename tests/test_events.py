@@ -34,7 +34,7 @@ def test_an_event_is_a_text_with_fields_and_leaves_out_those_without_a_value(cap
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
     ],
 )
-def test_a_value_is_shown_so_that_fields_can_be_told_apart(value: object, shown: str) -> None:
+def test_a_value_is_quoted_if_the_end_of_its_field_were_unclear_without(value: object, shown: str) -> None:
     assert str(Event("text", {"field": value})) == f"text field={shown}"
 
 
