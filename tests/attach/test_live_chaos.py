@@ -201,7 +201,7 @@ class Chaos:
         return True
 
     def _kill_worker(self) -> bool:
-        """Kill one that runs a task; False if there is none."""
+        """Kill one that runs a task; False if no task runs."""
         for pid in self._attached.workers():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -204,7 +204,7 @@ def test_a_time_is_found_on_bookies_by_few_reads(cluster: Cluster) -> None:
     assert sum(each.entries for each in asked) < 300
 
 
-def test_segments_of_the_open_ledger_are_read_however_far_its_bookies_lag(cluster: Cluster) -> None:
+def test_segments_of_the_open_ledger_are_read_although_its_bookies_lag_behind(cluster: Cluster) -> None:
     row = cluster.write([cluster.entry() for _ in range(10)], closed=False)
     cluster.world.offload_v2([(row, 0, 9)])
     cluster.publish()
