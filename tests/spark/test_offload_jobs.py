@@ -331,17 +331,23 @@ def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_anoth
 
 
 @pytest.mark.own_spark
-def test_closing_ends_spark_and_its_workers_while_a_task_runs(
+def test_spark_has_idle_priority_and_closing_ends_it_with_its_workers_while_a_task_runs(
     home: Home, other: Home, shared_spark: SharedSpark
 ) -> None:
     shared_spark.end()
-    runner = SparkRunner("local[2]")
+    runner = SparkRunner("local[2]", idle_priority=True)
+    runner._spark()
+    lowered = jvm_process()
+    assert lowered is not None
+    if hasattr(os, "SCHED_IDLE"):
+        threads = Path(f"/proc/{lowered.pid}/task").iterdir()
+        assert {os.sched_getscheduler(int(thread.name)) for thread in threads} == {os.SCHED_IDLE}
     other.hold()
     results = Results()
     runner.submit([other.task()], results)
     worker = other.wait_for_task()
     jvm = jvm_process()
-    assert jvm is not None
+    assert jvm is lowered
 
     started = time.monotonic()
     runner.close()

@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import stat
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GC_ALLOCATIONS: Final = 50_000
+_SWITCH_S: Final = 0.0005
+"""Longest wait of the event loop for the interpreter, while a thread that plans or commits offloads has it."""
 _PRIVATE: Final = 0o077
 """Permission bits of group and others, which files in a home do not have."""
 _STREAMING: Final = {
@@ -150,6 +153,7 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     # Caches keep very many objects, and none of them in a cycle: the collector visits them seldom.
     gc.freeze()
     gc.set_threshold(_GC_ALLOCATIONS)
+    sys.setswitchinterval(_SWITCH_S)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number.name)

@@ -328,6 +328,11 @@ class SparkSettings:
         integer(1), default=4,
         doc="Maximum number of concurrent offload jobs, so that a slow topic does not block others.",
     )
+    spark_idle_priority: bool = setting(
+        flag(), default=True,
+        doc="Whether a local Spark that `afterglow serve` starts runs at idle priority, so that producers do not wait "
+        "for processors that offload uses. A Spark that would starve gets normal priority for ten minutes.",
+    )
     spark_task_buffer_max_bytes: int = setting(
         size(minimum=5 * MIB), default=64 * MIB,
         doc="Memory in bytes that one offload task may use for entries and parts.",

@@ -148,6 +148,7 @@ class Tiering:
                 max_jobs=config.spark_max_concurrent_jobs,
                 properties=spark_properties(config),
                 log_file=spark_log(home),
+                idle_priority=config.spark_idle_priority,
             )
             stack.callback(runner.close)
             tier_reader = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=location))

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from afterglow.errors import AfterglowError, MissingDependency
 from afterglow.offload.task import failed
 from afterglow.offload.task_dispatch import JobCounters
-from afterglow.spark.jvm import is_stopped
+from afterglow.spark.jvm import is_stopped, kill_soon
 from afterglow.spark.master import is_local
-from afterglow.spark.session import cancel_start, local_session
+from afterglow.spark.priority import INTERVAL_S, PriorityKeeper, ProcessTree
+from afterglow.spark.session import abort, cancel_start, local_session, own_jvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,8 @@ _DESCRIPTION_CHARACTERS: Final = 240
 _GROUP_BYTES: Final = 32 << 20
 _GROUP_TASKS: Final = 16
 """Tasks that share a Spark task: a tenth of a second of work, so that no other job waits for long."""
+_END_S: Final = 5.0
+"""Wait for a Spark that must end at idle priority, on a machine that may be busy."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class _RunningSpark:
     """Runs a task of a job, given its number, in a worker."""
     stack: ExitStack
     """Ends Spark when it is closed."""
+    ended: threading.Event
+    """Set when Spark is about to end."""
 
 
 class SparkRunner:
@@ -85,6 +90,7 @@ class SparkRunner:
         max_jobs: Jobs that may run at a time.
         properties: Settings of Spark by their full names; they override ours.
         log_file: File that gets what Spark prints; see :func:`~afterglow.spark.session.local_session`.
+        idle_priority: Whether a Spark on this machine runs at idle priority; see :mod:`afterglow.spark.priority`.
 
     Raises:
         ConfigError: The master is malformed.
@@ -97,8 +103,9 @@ class SparkRunner:
         max_jobs: int = 4,
         properties: Mapping[str, str] | None = None,
         log_file: Path | None = None,
+        idle_priority: bool = False,
     ) -> None:
-        is_local(master)
+        self._priority = PriorityKeeper(restart=abort) if is_local(master) and idle_priority else None
         self._master = master
         self._properties = dict(properties or {})
         self._log_file = log_file
@@ -110,6 +117,7 @@ class SparkRunner:
         self._lock = threading.Lock()
         self._running: _RunningSpark | None = None
         self._prepared = False
+        self._preparing = False
         self._closed = False
 
     def prepare(self) -> None:
@@ -138,6 +146,7 @@ class SparkRunner:
         with self._lock:
             running = self._running
             if running is not None:
+                self._limit_end()
                 for number in list(self._jobs):
                     with suppress(Exception):  # Spark ends anyway; a cancelled job only logs less
                         running.context.cancelJobGroup(_job_group(number))
@@ -151,10 +160,13 @@ class SparkRunner:
             context = self._spark().context
             context.setJobGroup("prepare", "start Python workers")
             workers = context.defaultParallelism
+            self._preparing = True
             context.parallelize(range(workers), workers).foreach(start_worker)
         except Exception as error:  # noqa: BLE001 - of any kind: the first job reports it to its tasks
             if not self._closed:
                 _log.warning("Spark did not start ahead of the first offload; that one tries again: %s", explain(error))
+        finally:
+            self._preparing = False
 
     def _run(self, job: _OffloadJob) -> None:
         """Run a job to its end, on a thread of the pool."""
@@ -235,8 +247,38 @@ class SparkRunner:
                     from afterglow.spark.result_channel import ResultChannel, run_in_job  # noqa: PLC0415 - imports Spark
 
                     results = context.accumulator((), ResultChannel(self._on_result))
-                    self._running = _RunningSpark(context, partial(run_in_job, results), stack.pop_all())
+                    ended = threading.Event()
+                    stack.callback(ended.set)
+                    self._running = _RunningSpark(context, partial(run_in_job, results), stack.pop_all(), ended)
+                    self._lower_priority(self._running)
             return self._running
+
+    def _lower_priority(self, running: _RunningSpark) -> None:
+        """Lower the priority of a Spark that this package has started, and adjust it on a thread until Spark ends."""
+        keeper, jvm = self._priority, own_jvm()
+        if keeper is None or jvm is None:
+            return
+
+        def adjust() -> None:
+            while not running.ended.wait(INTERVAL_S):
+                keeper.tick(busy=self._preparing or bool(self._jobs))
+
+        keeper.begin(ProcessTree(jvm.pid))
+        threading.Thread(target=adjust, name="spark-priority", daemon=True).start()
+
+    def _limit_end(self) -> None:
+        """Have Spark end soon: at normal priority, or else, after some seconds, without cleaning up."""
+        jvm = own_jvm()
+        if jvm is None or self._priority is None or self._priority.end():
+            return
+
+        def kill() -> None:
+            if jvm.poll() is None:
+                kill_soon(jvm)
+
+        limit = threading.Timer(_END_S, kill)
+        limit.daemon = True
+        limit.start()
 
     def _end_spark(self, only: _RunningSpark | None = None) -> None:
         """End Spark; with ``only``, unless another one runs by now."""

@@ -140,11 +140,15 @@ def abort() -> None:
     Running tasks are killed, and every call to Spark fails from now on. Users of the session must still leave it.
     """
     cancel_start()
+    process = own_jvm()
+    if process is not None:
+        kill_soon(process)
+
+
+def own_jvm() -> subprocess.Popen[bytes] | None:
+    """The process of the JVM of the running session; None if there is none, or other code has started it."""
     used = _shared
-    if used is not None and not used.foreign:
-        process = jvm_process()
-        if process is not None:
-            kill_soon(process)
+    return None if used is None or used.foreign else jvm_process()
 
 
 def cancel_start() -> None:
