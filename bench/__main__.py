@@ -15,6 +15,7 @@ WORKLOADS = (
     "scrape",
     "offload",
     "streaming",
+    "latency",
     "handle",
     "scan",
     "scan_spark",

@@ -79,7 +79,13 @@ class Served:
         return TierRequests(heads, gets - ranged_gets, ranged_gets)
 
 
-def start(home: Path, *options: str, environ: dict[str, str] | None = None, plain: bool = True) -> Served:
+def start(
+    home: Path,
+    *options: str,
+    environ: dict[str, str] | None = None,
+    plain: bool = True,
+    program: str = "afterglow",
+) -> Served:
     """Start a server on free ports and wait until it is ready.
 
     Args:
@@ -87,11 +93,12 @@ def start(home: Path, *options: str, environ: dict[str, str] | None = None, plai
         options: Further ones of ``afterglow serve``.
         environ: Added to this process's own.
         plain: Whether to open the ports without TLS; if not, the configuration names those to open.
+        program: The module that is run; another one than the default calls that one.
 
     Raises:
         RuntimeError: It did not start; the message has what it said.
     """
-    command = [sys.executable, "-u", "-m", "afterglow", "serve", "--home", str(home)]
+    command = [sys.executable, "-u", "-m", program, "serve", "--home", str(home)]
     if plain:
         command += ["--port", "0", "--http-port", "0"]
     process = subprocess.Popen(
@@ -123,9 +130,9 @@ def start(home: Path, *options: str, environ: dict[str, str] | None = None, plai
 
 
 @contextlib.contextmanager
-def serving(home: Path, *options: str, plain: bool = True) -> Iterator[Served]:
+def serving(home: Path, *options: str, plain: bool = True, program: str = "afterglow") -> Iterator[Served]:
     """A server for the time of a ``with``; see :func:`start`. A failure in it gets the server's output as a note."""
-    served = start(home, *options, plain=plain)
+    served = start(home, *options, plain=plain, program=program)
     try:
         yield served
     except BaseException as error:
