@@ -21,6 +21,7 @@ WORKLOADS = (
     "scan_spark",
     "seek",
     "attach",
+    "side_by_side",
     "plots",
 )
 

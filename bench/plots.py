@@ -1,4 +1,4 @@
-"""Draws the results of scans and seeks: ``bench/results/WORKLOAD.svg`` from ``WORKLOAD.json``.
+"""Draws results: ``bench/results/WORKLOAD.svg`` from ``WORKLOAD.json``.
 
 The same results give the same bytes.
 """
@@ -94,10 +94,31 @@ def seek(axes: Sequence[Axes], figures: Mapping[str, Any]) -> None:
     axes[0].set_ylabel("ms")
 
 
+def side_by_side(axes: Sequence[Axes], figures: Mapping[str, Any]) -> None:
+    """Rates of both servers."""
+    for panel, (title, unit) in zip(
+        axes,
+        (
+            ("produce, Java", "msg/s"),
+            ("offload", "MB/s"),
+            ("cold read, Java", "MB/s"),
+            ("cold read, Python", "MB/s"),
+        ),
+        strict=True,
+    ):
+        ours, others = (
+            [figures[f"{kind}: {title}, {side}, {unit}"] for kind in ("unbatched", "batched")]
+            for side in ("Afterglow", "Pulsar")
+        )
+        _pairs(panel, ("unbatched", "batched"), ("Afterglow", ours), ("Apache Pulsar", others))
+        panel.set(title=title, ylabel=unit)
+
+
 PLOTS: dict[str, tuple[int, Callable[[Sequence[Axes], Mapping[str, Any]], None]]] = {
     "scan": (3, scan),
     "scan_spark": (2, scan_spark),
     "seek": (2, seek),
+    "side_by_side": (4, side_by_side),
 }
 """Of each workload how many panels, and what draws them."""
 

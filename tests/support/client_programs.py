@@ -30,8 +30,13 @@ def python_program(source: Path) -> list[str]:
     return [sys.executable, "-u", str(source / "programs.py")]
 
 
-def java_program(source: Path) -> list[str]:
-    """The command that runs ``Programs.java``, with the client of the broker's version.
+def java_program(source: Path, name: str = "Programs", flags: Sequence[str] = FLAGS) -> list[str]:
+    """The command that runs a Java program, with the client of the broker's version.
+
+    Args:
+        source: Its directory.
+        name: Of its class.
+        flags: Of the virtual machine.
 
     Raises:
         MissingDependency: There is no Java compiler, the client cannot be fetched, or the build fails.
@@ -39,15 +44,13 @@ def java_program(source: Path) -> list[str]:
     class_path = broker_class_path()
 
     def build(scratch: Path) -> Path:
-        _build(
-            "the Java program", "javac", ["-d", str(scratch / "classes"), "-cp", class_path, "Programs.java"], source
-        )
+        _build("the Java program", "javac", ["-d", str(scratch / "classes"), "-cp", class_path, f"{name}.java"], source)
         return scratch / "classes"
 
     classes = made_once(f"programs-java/{_digest(source)}", build)
     java = str(find_java().home / "bin" / "java")
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
-    return [java, *FLAGS, *opened, "-cp", f"{classes}:{class_path}", "Programs"]
+    return [java, *flags, *opened, "-cp", f"{classes}:{class_path}", name]
 
 
 def go_program_of(source: Path) -> list[str]:
