@@ -111,3 +111,21 @@ def test_a_range_is_known_to_have_an_acknowledgement_or_none(
         touched.add((ledger, entry_id))
     expected = any((ledger_id, entry_id) in touched for entry_id in range(first, first + length + 1))
     assert all_acks.is_any_acked(ledger_id, first, first + length) == expected
+
+
+@given(
+    st.lists(st.lists(st.builds(Position, st.integers(0, 3), st.integers(-2, 12)), max_size=15), max_size=6),
+    st.sets(st.integers(0, 9), max_size=2),
+)
+def test_entries_acknowledged_together_are_those_acknowledged_one_by_one(
+    groups: list[list[Position]], batches: set[int]
+) -> None:
+    layout = Layout.of([(1, 10), (2, 5)])
+    together, single = Acks(Position(1, -1)), Acks(Position(1, -1))
+    for entry_id in batches:
+        for acks in (together, single):
+            acks.ack(Position(1, entry_id), (1,), layout)
+    for positions in groups:
+        assert together.ack_all(positions, layout) == sum(single.ack(each, None, layout) for each in positions)
+        assert (together.mark_delete, list(together.entries)) == (single.mark_delete, list(single.entries))
+        assert list(together.batches) == list(single.batches)

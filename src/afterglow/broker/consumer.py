@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from afterglow.broker.traffic import Traffic, TrafficMeter
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry, split_broker_metadata
+from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_head, encode_messages
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from afterglow.broker.connection import Connection
     from afterglow.broker.subscription import Subscription
-    from afterglow.format.position import Position
+    from afterglow.format.wire import EncodedMessages
     from afterglow.ledger.reader import LedgerEntries, StoredEntry
 
 
@@ -159,9 +160,9 @@ class Consumer:
         self.bytes_out += len(entry.data)
         self.times.on_sent(now_ms)
 
-    def send_all(self, found: LedgerEntries, now_ms: int, *, expose_broker_metadata: bool) -> int:
-        """Send entries of which no message is acknowledged, up to a damaged one or a marker; returns their number."""
-        sent = encode_messages(
+    def encode(self, found: LedgerEntries, *, expose_broker_metadata: bool) -> EncodedMessages:
+        """Encode entries of which no message is acknowledged, up to a damaged one or a marker."""
+        return encode_messages(
             found.entries,
             consumer_id=self.consumer_id,
             ledger_id=found.ledger_id,
@@ -170,19 +171,27 @@ class Consumer:
             epoch=self.epoch,
             expose_broker_metadata=expose_broker_metadata,
         )
-        if sent.entries:
-            self.connection.send_bytes(sent.frames)
-            self.permits -= sent.messages
-            self.messages_out += sent.messages
-            self.entries_out += sent.entries
-            self.bytes_out += sent.size_bytes
+
+    def send_encoded(self, encoded: EncodedMessages, now_ms: int) -> None:
+        """Send the entries that :meth:`encode` has encoded."""
+        if encoded.entries:
+            self.connection.send_bytes(encoded.frames)
+            self.permits -= encoded.messages
+            self.messages_out += encoded.messages
+            self.entries_out += encoded.entries
+            self.bytes_out += encoded.size_bytes
             self.times.on_sent(now_ms)
-        return sent.entries
 
     def hold(self, position: Position, messages: int) -> None:
         """Record an entry as pending with this consumer."""
         self.pending[position] = messages
         self.unacknowledged += messages
+
+    def hold_all(self, found: LedgerEntries) -> None:
+        """Record entries of one message each as pending with this consumer."""
+        positions = (Position(found.ledger_id, found.first + number) for number in range(len(found.entries)))
+        self.pending.update(dict.fromkeys(positions, 1))
+        self.unacknowledged += len(found.entries)
 
     def release(self, position: Position) -> bool:
         """Remove an entry that was acknowledged or goes to another consumer; True if it was pending here."""

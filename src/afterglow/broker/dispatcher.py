@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from afterglow.broker.consumer import prepare_entry
 from afterglow.broker.delayed import DelayedMessages
 from afterglow.errors import AfterglowError
+from afterglow.format.entry import may_be_delayed
 from afterglow.format.position import Position
 from afterglow.ledger.reader import LedgerEntries, StoredEntry
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 READ_ENTRIES: Final = 1000
 """Entries per read for one active consumer: as many as clients ask for by default."""
 SHARED_READ_ENTRIES: Final = 100
-"""Entries per read for consumers that share a subscription, as in Pulsar: each entry is handled on its own."""
+"""Entries per read for consumers that share a subscription, as in Pulsar, while each entry is handled on its own."""
 READ_BYTES: Final = 4 << 20
 """Bytes per read. The memory of a dispatch task is limited by this and the connection's write buffer."""
 RETRY_S: Final = 1.0
@@ -119,8 +120,9 @@ class SingleActiveDispatcher:
         now_ms = subscription.now_ms()
         last = found.first + len(found.entries) - 1
         if not consumer.raw and not cursor.is_any_acked(found.ledger_id, found.first, last):
-            sent = consumer.send_all(found, now_ms, expose_broker_metadata=expose)
-            found = LedgerEntries(found.ledger_id, found.first + sent, found.entries[sent:])
+            encoded = consumer.encode(found, expose_broker_metadata=expose)
+            consumer.send_encoded(encoded, now_ms)
+            found = LedgerEntries(found.ledger_id, found.first + encoded.entries, found.entries[encoded.entries :])
         for entry_id, data in enumerate(found.entries, found.first):
             entry = StoredEntry(Position(found.ledger_id, entry_id), data)
             if cursor.is_acked(entry.position):
@@ -159,6 +161,7 @@ class SharedDispatcher:
         """Positions to be sent again, ascending."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0
+        self._read_entries = SHARED_READ_ENTRIES
         self.delayed = DelayedMessages(
             subscription.now_ms,
             subscription.wake,
@@ -187,7 +190,7 @@ class SharedDispatcher:
                 self._to_redeliver = [each for each in self._to_redeliver if each >= end or each in found]
         else:
             reading = await subscription.topic.read_with_gaps(
-                self._position, min(permits, SHARED_READ_ENTRIES), READ_BYTES
+                self._position, min(permits, self._read_entries), READ_BYTES
             )
         if generation != self._generation:
             return True
@@ -198,11 +201,16 @@ class SharedDispatcher:
             subscription.notify_end()
             return False
         now_ms = subscription.now_ms()
+        if not is_redelivery and all(self._send_all(found, now_ms) for found in reading.found):
+            self._position = reading.end
+            self._read_entries = READ_ENTRIES
+            return True
+        self._read_entries = SHARED_READ_ENTRIES
         for entry in reading.entries:
             position = entry.position
             queued = self._is_queued(position)
             if not queued and position < self._position:
-                continue  # read along with redeliveries, but not one of them
+                continue  # read along with redeliveries but not one of them, or sent with others
             if subscription.cursor.is_acked(position):
                 self._advance(position, queued=queued)
                 continue
@@ -224,6 +232,31 @@ class SharedDispatcher:
             self._advance(position, queued=queued)
         if not is_redelivery:
             self._position = reading.end
+        return True
+
+    def _send_all(self, found: LedgerEntries, now_ms: int) -> bool:
+        """Send new entries at once, if one consumer takes them all; returns whether it did.
+
+        They must be single messages that are not acknowledged, delayed, damaged or markers.
+        """
+        subscription = self._subscription
+        if len(subscription.consumers) != 1:
+            return False
+        (consumer,) = subscription.consumers
+        count, limit = len(found.entries), subscription.max_unacknowledged
+        if not consumer.ready or count > consumer.permits or (limit and consumer.unacknowledged + count > limit):
+            return False
+        last = found.first + count - 1
+        if subscription.cursor.is_any_acked(found.ledger_id, found.first, last):
+            return False
+        if any(map(may_be_delayed, found.entries)):
+            return False
+        encoded = consumer.encode(found, expose_broker_metadata=subscription.exposes_to_all)
+        if encoded.messages != count or encoded.entries != count:
+            return False
+        consumer.hold_all(found)
+        consumer.send_encoded(encoded, now_ms)
+        self._position = found.end
         return True
 
     def on_acknowledged(self, position: Position) -> None:

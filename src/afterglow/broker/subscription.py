@@ -312,8 +312,8 @@ class Subscription:
         acks = [(to_position(message_id), tuple(message_id.ack_set) or None) for message_id in ack.message_id]
         self.cursor.ack(acks)
         if isinstance(self._dispatcher, SharedDispatcher):
-            for position, _ in acks:
-                if self.cursor.is_acked(position):
+            for position, words in acks:
+                if words is None or self.cursor.is_acked(position):
                     self._release(consumer, position)
             if self.max_unacknowledged:
                 self.wake()

@@ -183,6 +183,22 @@ class BatchAcks:
         self._order.clear()
 
 
+def consecutive(positions: Sequence[Position]) -> Iterator[LedgerRange]:
+    """Runs of positions of which each follows the one before it."""
+    if not positions:
+        return
+    ledger_id, first = positions[0].ledger_id, positions[0].entry_id
+    last = first
+    for position in positions[1:]:
+        if position.entry_id == last + 1 and position.ledger_id == ledger_id:
+            last += 1
+            continue
+        yield LedgerRange(ledger_id, first, last)
+        ledger_id, first = position.ledger_id, position.entry_id
+        last = first
+    yield LedgerRange(ledger_id, first, last)
+
+
 class Acks:
     """The acknowledgements of one cursor. Not thread-safe.
 
@@ -222,6 +238,18 @@ class Acks:
             self.advance(layout)
         return True
 
+    def ack_all(self, positions: Sequence[Position], layout: Layout) -> int:
+        """Acknowledge entries as a whole; returns the number of those that were not before.
+
+        Consecutive entries are acknowledged together, unless a batch is acknowledged in part.
+        """
+        if len(self.batches):
+            return sum(self.ack(position, None, layout) for position in positions)
+        before = self.entries.count + layout.rank(self.mark_delete)
+        for entries in consecutive(positions):
+            self.ack_range(entries, layout)
+        return self.entries.count + layout.rank(self.mark_delete) - before
+
     def ack_range(self, entries: LedgerRange, layout: Layout) -> bool:
         """Acknowledge consecutive entries of one ledger; those outside the topic are ignored.
 
@@ -229,7 +257,7 @@ class Acks:
             Whether anything changed.
         """
         ledger_id = entries.ledger_id
-        first, last = entries.first, min(entries.last, (layout.entries_of(ledger_id) or 0) - 1)
+        first, last = max(entries.first, 0), min(entries.last, (layout.entries_of(ledger_id) or 0) - 1)
         if ledger_id == self.mark_delete.ledger_id:
             first = max(first, self.mark_delete.entry_id + 1)
         if first > last or ledger_id < self.mark_delete.ledger_id:

@@ -90,7 +90,7 @@ class Cursor:
         with self._lock:
             return list(self._acks.unacked(self._reader.layout))
 
-    def ack(self, acks: Iterable[tuple[Position, Sequence[int] | None]]) -> int:
+    def ack(self, acks: Sequence[tuple[Position, Sequence[int] | None]]) -> int:
         """Acknowledge single entries, or messages of their batches.
 
         Args:
@@ -104,10 +104,14 @@ class Cursor:
         changed = False
         with self._lock:
             layout = self._reader.layout
-            for position, words in acks:
-                now_whole = self._acks.ack(position, words, layout)
-                whole += now_whole
-                changed = changed or now_whole or words is not None
+            if all(words is None for _, words in acks):
+                whole = self._acks.ack_all([position for position, _ in acks], layout)
+                changed = whole > 0
+            else:
+                for position, words in acks:
+                    now_whole = self._acks.ack(position, words, layout)
+                    whole += now_whole
+                    changed = changed or now_whole or words is not None
         if changed:
             self._changed()
         return whole
