@@ -1,8 +1,9 @@
 """Afterglow beside Apache Pulsar 4.0.8: the same stock clients, messages and S3 server, in alternating rounds.
 
 Needs Maven, Java and Go. In every round the Java client produces topics of 1 KiB messages on each server; their closed
-ledgers are offloaded to MinIO by a call of the admin API, and the stock clients read them from there after a restart of
-the server, each a topic of its own. Afterglow also gets a topic that streams. Afterglow syncs its journal before a
+ledgers are offloaded to MinIO by a call of the admin API, and the stock clients read them from there, each a topic of
+its own. Before that Afterglow is restarted. Pulsar unloads the topics, which drops their entries from its memory and
+keeps its compiled code. Afterglow also gets a topic that streams. Afterglow syncs its journal before a
 receipt; Pulsar keeps the default of its standalone server, which does not.
 
 ``BENCH_SIDE_MESSAGES`` is the number of messages of a topic, 500,000 by default; ``BENCH_SIDE_ROUNDS`` the number of
@@ -33,7 +34,7 @@ from bench.broker_load import PAYLOAD, stock_client, stock_consume
 from bench.measure import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 MESSAGES: Final = int(os.environ.get("BENCH_SIDE_MESSAGES", "500000"))
 ROUNDS: Final = int(os.environ.get("BENCH_SIDE_ROUNDS", "3"))
@@ -89,8 +90,8 @@ class Side:
 
     name: str
     broker: Broker
-    restarted: Callable[[], Broker]
-    """Starts the server anew, on the same data."""
+    without_cache: Callable[[Iterable[str]], Broker]
+    """Drops what the server holds in memory of topics; returns the server."""
     java: list[str]
     rates: defaultdict[str, list[float]] = field(default_factory=partial(defaultdict, list))
 
@@ -127,7 +128,7 @@ class Side:
             return stock_consume(client, topic, MESSAGES)
 
     def round(self, number: int) -> None:
-        """Produce and offload topics, one for each kind and reader; then read them with a server that was restarted."""
+        """Produce and offload topics, one for each kind and reader; then read them with nothing in memory."""
         megabytes = MESSAGES * len(PAYLOAD) / 1e6
         topics = {
             (kind, reader): f"persistent://{NAMESPACE}/{kind}-{number}-{reader}" for kind in KINDS for reader in READERS
@@ -137,7 +138,7 @@ class Side:
             self.measure(f"{kind}: produce, Java, {{}}, msg/s", MESSAGES, produce)
             self.offload(f"{topic}-warm")  # starts Spark, or loads Pulsar's offloader
             self.measure(f"{kind}: offload, {{}}, MB/s", megabytes, partial(self.offload, topic))
-        self.broker = self.restarted()  # nothing is in its memory
+        self.broker = self.without_cache([*topics.values(), *(f"{topic}-warm" for topic in topics.values())])
         for (kind, reader), topic in topics.items():
             if reader == "Java":
                 read = partial(self.java_seconds, "consume", topic, kind, f"{topic}-warm")
@@ -178,21 +179,18 @@ def start_sides(stack: ExitStack, directory: Path, s3: S3Server) -> tuple[Side, 
     theirs = stack.enter_context(PulsarStandalone(directory / "pulsar", given))
     ours = stack.enter_context(ExitStack())
 
-    def restarted_afterglow() -> Broker:
+    def restart(_: Iterable[str] = ()) -> Broker:
         ours.close()
         served = ours.enter_context(serving(directory / "afterglow", "--conf", str(conf)))
         ours.callback(served.stop)
         return served
 
-    def restarted_pulsar() -> Broker:
-        theirs.stop()
-        theirs.start()
+    def unload(topics: Iterable[str]) -> Broker:
+        for topic in topics:
+            theirs.admin("PUT", f"{topic.replace('://', '/')}/unload")
         return theirs
 
-    return (
-        Side("Afterglow", restarted_afterglow(), restarted_afterglow, java),
-        Side("Pulsar", theirs, restarted_pulsar, java),
-    )
+    return Side("Afterglow", restart(), restart, java), Side("Pulsar", theirs, unload, java)
 
 
 def summarize(ours: Side, theirs: Side) -> dict[str, Any]:
