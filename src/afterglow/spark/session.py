@@ -146,7 +146,7 @@ def abort() -> None:
 
 
 def own_jvm() -> subprocess.Popen[bytes] | None:
-    """The process of the JVM of the running session; None if there is none, or other code has started it."""
+    """The process of the JVM that this package has started; None if it runs none."""
     used = _shared
     return None if used is None or used.foreign else jvm_process()
 
