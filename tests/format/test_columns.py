@@ -452,3 +452,53 @@ def test_the_choice_of_columns_knows_their_names() -> None:
     )
     with pytest.raises(ConfigError, match="unknown column 'x'; use some of topic"):
         schema.choose(schema.ENTRIES, ["x"])
+
+
+# --- plain messages, which are decoded in one pass -----------------------------------------------------------------
+
+
+def plain_entries(count: int, *, key: str = "key") -> list[bytes]:
+    return [entry_of(b"value %d" % i, sequence_id=i, partition_key=f"{key}-{i}") for i in range(count)]
+
+
+def oracle_rows(entries: Iterable[bytes]) -> list[Row]:
+    return [row for i, entry in enumerate(entries) for row in decode_rows(entry, 3, i, check=True)]
+
+
+@pytest.mark.parametrize("at", [0, 5, 9])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(batch_entry([SingleMessageMetadata()] * 3), id="batch"),
+        pytest.param(entry_of(compress(Codec.LZ4, b"x" * 50), compression=1, uncompressed_size=50), id="compressed"),
+        pytest.param(entry_of(b"chunk", num_chunks_from_msg=2, chunk_id=0, uuid="u"), id="chunk"),
+        pytest.param(entry_of(b"m", marker_type=21), id="marker"),
+    ],
+)
+def test_plain_messages_around_another_entry_are_decoded_with_it(other: bytes, at: int) -> None:
+    entries = plain_entries(10)
+    entries[at] = other
+    expected = [row for row in oracle_rows(entries) if row["value"] != b"m"]
+    assert decode(entries, check=True) == (expected, [])
+
+
+@pytest.mark.parametrize("at", [0, 5, 9])
+def test_a_wrong_checksum_among_plain_messages_is_reported_and_the_others_are_decoded(at: int) -> None:
+    entries = plain_entries(10)
+    good = oracle_rows(entries)
+    entries[at] = entries[at][:-1] + b"?"
+    rows, bad = decode(entries, check=True)
+    assert rows == good[:at] + good[at + 1 :]
+    assert bad == [UnreadableEntry(at, "its CRC32C does not match its bytes")]
+
+
+@pytest.mark.parametrize("fields", [{"num_messages_in_batch": 0}, {"compression": 1}, {"num_chunks_from_msg": 2}])
+def test_a_wrong_checksum_is_reported_rather_than_what_it_led_to(fields: dict[str, Any]) -> None:
+    entry = entry_of(b"value", **fields)
+    _, bad = decode([entry[:-1] + b"?"], check=True)
+    assert bad == [UnreadableEntry(0, "its CRC32C does not match its bytes")]
+
+
+def test_plain_messages_with_long_texts_are_decoded_too() -> None:
+    entries = plain_entries(10, key="k" * 5_000)
+    assert decode(entries, check=True) == (oracle_rows(entries), [])

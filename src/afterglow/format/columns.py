@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -96,6 +96,15 @@ _TEXTS = {
     "replicated_from": layout.OUT_REPLICATED,
     "schema_id": layout.OUT_SCHEMA_ID,
 }
+
+
+_VALUE_TEXT = layout.TEXTS + layout.OUT_VALUE
+
+_PLAIN_TEXT_BYTES = 256
+"""Bytes for each text but the value, on average over a batch, of messages that are decoded in one pass."""
+
+_PLAIN_TEXTS_MAX = 8 << 20
+"""The same for all texts of a column in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +201,11 @@ class _Scratch:
     def __init__(self) -> None:
         self.rows = np.empty((0, layout.COLUMNS), np.int64)
         self.arena = np.empty(0, np.uint8)
+        self.texts = np.empty((len(_TEXTS) - 1, 0), np.uint8)
 
 
+_NOTHING = np.empty(0, np.uint8)
+_NO_OUTPUTS = np.zeros(layout.OUTPUTS, np.int64)
 _idle = threading.local()
 """Unused scratch memory of each thread."""
 
@@ -217,27 +229,54 @@ class _BatchDecoder:
         self.ledger_id = ledger_id
         self.chosen = chosen
         self.marked = marked
-        self.check = check
+        self._check = layout.CHECK_LATER if check else layout.CHECK_NEVER
         self.skip_empty = skip_empty
         self._scratch: _Scratch = _idle.__dict__.pop("scratch", None) or _Scratch()
 
     def end(self) -> None:
         """Keep the scratch memory for the next decoder in this thread, unless it is too large."""
         scratch = self._scratch
-        if scratch.rows.nbytes + scratch.arena.nbytes <= _KEPT_BYTES:
+        if scratch.rows.nbytes + scratch.arena.nbytes + scratch.texts.nbytes <= _KEPT_BYTES:
             _idle.scratch = scratch
 
     def run(self, low: int, high: int) -> Iterator[Messages]:
+        batch = self._plain(low, high)
+        if batch is None:
+            yield from self._any(low, high)
+        else:
+            first = self.frames.first_entry_id
+            yield Messages(batch, (), first + low, first + high)
+
+    def _plain(self, low: int, high: int) -> pa.RecordBatch | None:
+        """Decode entries in one pass over their bytes; None if one of them is not a plain message by itself."""
+        offsets = self.frames.offsets[low : high + 1]
+        first = self.frames.first_entry_id + low
+        if high - low > layout.MAX_MESSAGES:
+            return None
+        if not calls.decode_plain(self.data, offsets[:2], first, _NO_OUTPUTS, check=layout.CHECK_NEVER):
+            return None
+        size = int(offsets[-1] - offsets[0])
+        text_bytes = min(size, _PLAIN_TEXT_BYTES * (high - low), _PLAIN_TEXTS_MAX)
+        if self._scratch.texts.shape[1] < text_bytes:
+            self._scratch.texts = np.empty((len(_TEXTS) - 1, text_bytes), np.uint8)  # without the value
+        outputs = _Outputs(self.chosen, _Capacity(high - low, size), self._scratch.texts)
+        if calls.decode_plain(self.data, offsets, first, outputs.addresses, check=self._check) < high - low:
+            return None
+        return self._batch(self.chosen, outputs, _NOTHING, high - low)
+
+    def _any(self, low: int, high: int) -> Iterator[Messages]:
+        """Decode entries of any kind, with a pass for each step."""
         first = self.frames.first_entry_id + low
         scratch = self._scratch
         if len(scratch.rows) < high - low:
             scratch.rows = np.empty((high - low, layout.COLUMNS), np.int64)
         rows = scratch.rows[: high - low]
-        flags = calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self.check)
+        flags = calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self._check)
         marked = self.marked if flags & layout.MARKED else None
         chosen = self.chosen if marked is None else marked
         want_value = "value" in chosen.names
-        expanded, repeated, others = calls.plan_payloads(self.data, rows, _EXPANDED_MAX, want_value=want_value)
+        planned = calls.plan_payloads(self.data, rows, _EXPANDED_MAX, want_value=want_value)
+        expanded, repeated, others, payload_bytes = planned
         much = max(expanded, repeated) > _EXPANDED_MAX or calls.count_messages(rows) > layout.MAX_MESSAGES
         if much and high - low > 1:
             yield from self._halves(low, high)
@@ -250,13 +289,13 @@ class _BatchDecoder:
         if others:
             # After LZ4, which may overwrite some bytes after each payload.
             self._unpack(rows, arena)
-        batch = self._fill(chosen, rows, arena, calls.count_messages(rows), first)
+        batch = self._fill(chosen, rows, arena, _Capacity(calls.count_messages(rows), payload_bytes), first)
         if batch is None:
             if high - low > 1:
                 yield from self._halves(low, high)
                 return
             rows[0, layout.STATUS] = layout.INVALID_BATCH_SIZE
-            batch = self._fill(chosen, rows, arena, 0, first)
+            batch = self._fill(chosen, rows, arena, _Capacity(0, 0), first)
         marks = None if marked is None else marks_of(self.data, rows, first)
         bad = _bad_entries(rows, first)
         if bad and self.skip_empty:
@@ -266,8 +305,8 @@ class _BatchDecoder:
 
     def _halves(self, low: int, high: int) -> Iterator[Messages]:
         middle = (low + high) // 2
-        yield from self.run(low, middle)
-        yield from self.run(middle, high)
+        yield from self._any(low, middle)
+        yield from self._any(middle, high)
 
     def _unpack(self, rows: NDArray[np.int64], arena: NDArray[np.uint8]) -> None:
         """Expand the payloads of the codecs other than LZ4; one library call per entry, most of them batches."""
@@ -288,13 +327,14 @@ class _BatchDecoder:
                 arena[to : to + size] = as_bytes_array(payload)
 
     def _fill(
-        self, chosen: pa.Schema, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int
+        self, chosen: pa.Schema, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: _Capacity, first_id: int
     ) -> Any:
         """Return the record batch, or None if a column would be too long."""
         outputs = _Outputs(chosen, capacity)
         n = calls.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
-        if n == layout.TOO_LONG:
-            return None
+        return None if n == layout.TOO_LONG else self._batch(chosen, outputs, arena, n)
+
+    def _batch(self, chosen: pa.Schema, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.RecordBatch:
         columns = [self._column(field, outputs, arena, n) for field in chosen]
         if not columns:  # only a struct array can have a number of rows without columns
             return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
@@ -311,7 +351,9 @@ class _BatchDecoder:
             column = _TEXTS[name]
             ends = outputs.array(column, np.int32)[: n + 1]
             coded = outputs.array(layout.OUT_KEY_CODED, np.uint8)[:n] if name == "key" else None
-            text = self._gather(arena, outputs.array(column + 1, np.int64)[:n], ends, coded)
+            text = outputs.text(name, int(ends[-1]))
+            if text is None:
+                text = self._gather(arena, outputs.array(column + 1, np.int64)[:n], ends, coded)
             return _texts(field.type, n, validity, outputs.buffers[column], text)
         column = _PLAIN[name]
         return pa.Array.from_buffers(field.type, n, [validity, outputs.buffers[column]])
@@ -349,12 +391,28 @@ class _BatchDecoder:
         return buffer
 
 
-class _Outputs:
-    """The buffers of the requested columns that ``fill_rows`` writes, and the table of their addresses."""
+class _Capacity(NamedTuple):
+    """Bounds of a record batch."""
 
-    def __init__(self, chosen: pa.Schema, capacity: int) -> None:
+    rows: int
+    value_bytes: int
+    """Of all values."""
+
+
+class _Outputs:
+    """The buffers of the requested columns that kernels write, and the table of their addresses.
+
+    Args:
+        chosen: The columns.
+        sizes: Their sizes.
+        texts: Scratch for the texts of plain messages, a row for each column; None: they are gathered afterwards.
+    """
+
+    def __init__(self, chosen: pa.Schema, sizes: _Capacity, texts: NDArray[np.uint8] | None = None) -> None:
         self.buffers: dict[int, pa.Buffer] = {}
+        self._texts: dict[str, NDArray[np.uint8]] = {}
         self.addresses = np.zeros(layout.OUTPUTS, np.int64)
+        capacity = sizes.rows
         for name in chosen.names:
             if name in _LONGS:
                 self._add(_LONGS[name], 8 * capacity)
@@ -362,7 +420,12 @@ class _Outputs:
                 self._add(_VALID[name], (capacity + 7) // 8)
             if name in _TEXTS:
                 self._add(_TEXTS[name], 4 * (capacity + 1), starts_at_zero=True)
-                self._add(_TEXTS[name] + 1, 8 * capacity)
+                if texts is not None and name != "value":
+                    self._texts[name] = text = texts[len(self._texts)]
+                    self.addresses[layout.TEXTS + _TEXTS[name]] = text.ctypes.data
+                    self.addresses[layout.TEXTS + _TEXTS[name] + 1] = text.size
+                else:
+                    self._add(_TEXTS[name] + 1, 8 * capacity)
         if "batch_index" in chosen.names:
             self._add(layout.OUT_BATCH_INDEX, 4 * capacity)
         if "encrypted" in chosen.names:
@@ -372,6 +435,9 @@ class _Outputs:
         if "properties" in chosen.names:
             self._add(layout.OUT_PROPERTIES, 4 * (capacity + 1), starts_at_zero=True)
             self._add(layout.OUT_PROPERTY_SPANS, 24 * capacity)
+        if "value" in chosen.names:
+            self._add(_VALUE_TEXT, sizes.value_bytes)
+            self.addresses[_VALUE_TEXT + 1] = sizes.value_bytes
 
     def _add(self, output: int, size: int, *, starts_at_zero: bool = False) -> None:
         buffer = pa.allocate_buffer(max(size, 8))
@@ -379,6 +445,17 @@ class _Outputs:
         self.addresses[output] = buffer.address
         if starts_at_zero:
             np.frombuffer(buffer, np.int32)[0] = 0
+
+    def text(self, name: str, size: int) -> pa.Buffer | None:
+        """Return the ``size`` bytes that were copied for a column; None if they were not copied."""
+        if name in self._texts:
+            return pa.py_buffer(self._texts[name][:size].copy())
+        if name != "value":
+            return None
+        buffer = self.buffers[_VALUE_TEXT]
+        if size < buffer.size // 2:  # a consumer that keeps the values would keep all of the buffer
+            return pa.py_buffer(np.frombuffer(buffer, np.uint8)[:size].copy())
+        return buffer.slice(0, size)
 
     def array(self, output: int, kind: type[np.generic]) -> NDArray[Any]:
         return np.frombuffer(self.buffers[output], kind)

@@ -145,7 +145,7 @@ def find_marks(data: Buffer, frames: Frames, start: int | None = None) -> Marks:
     while low < len(frames):
         high = min(low + _STEP, len(frames))
         mine = rows[: high - low]
-        if calls.parse_entries(array, frames.offsets[low : high + 1], mine, check=True) & layout.MARKED:
+        if calls.parse_entries(array, frames.offsets[low : high + 1], mine, check=layout.CHECK_NOW) & layout.MARKED:
             found.append(marks_of(array, mine, frames.first_entry_id + low).table)
         low = high
     return Marks(array, np.concatenate(found))

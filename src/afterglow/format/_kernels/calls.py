@@ -132,8 +132,14 @@ def encode_messages(
     return out[:written], count, messages, payload_bytes
 
 
-def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> int:
+def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: int) -> int:
     """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a corrupt one has only its STATUS.
+
+    Args:
+        data: The entries.
+        offsets: Offsets of their frames.
+        rows: Receives a row for each.
+        check: When their checksums are verified: ``layout.CHECK_NEVER`` and so on.
 
     Returns:
         The union of the FLAGS of all good entries.
@@ -161,17 +167,18 @@ def count_messages(rows: Longs) -> int:
     return kernels().count_messages(_at(rows, np.int64), len(rows))
 
 
-def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> tuple[int, int, int]:
+def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> tuple[int, int, int, int]:
     """Check the claims of entries, and assign each compressed payload its offset in the arena.
 
     Returns:
-        ``(arena bytes with slack, bytes of the repeated names, payloads left to a library)``
+        ``(arena bytes with slack, bytes of the repeated names, payloads left to a library, bytes of all payloads)``
     """
-    found = np.empty(3, np.int64)
+    found = np.empty(4, np.int64)
     kernels().plan_payloads(
         _at(data, np.uint8), _at(rows, np.int64), len(rows), want_value, limit, _at(found, np.int64)
     )
-    return int(found[0]), int(found[1]), int(found[2])
+    arena_bytes, repeated, others, payloads = found.tolist()
+    return arena_bytes, repeated, others, payloads
 
 
 def expand_lz4(data: Bytes, rows: Longs, arena: Bytes) -> None:
@@ -180,15 +187,37 @@ def expand_lz4(data: Bytes, rows: Longs, arena: Bytes) -> None:
 
 
 def fill_rows(data: Bytes, arena: Bytes, rows: Longs, first_id: int, outputs: Longs) -> int:
-    """Write every message of the good entries; returns the number of rows written, or TOO_LONG."""
+    """Write every message of the good entries, with values; returns the number of rows written, or TOO_LONG."""
     scratch = np.empty(layout.COLUMNS, np.int64)
     return kernels().fill_rows(
         _at(data, np.uint8),
+        data.size,
         _at(arena, np.uint8),
+        arena.size,
         _at(rows, np.int64),
         len(rows),
         first_id,
         _at(scratch, np.int64),
+        _at(outputs, np.int64),
+    )
+
+
+def decode_plain(data: Bytes, offsets: Longs, first_id: int, outputs: Longs, *, check: int) -> int:
+    """Decode the first entries framed at ``offsets``, up to one that is not a plain message.
+
+    Returns:
+        The number of entries decoded, each to one row.
+    """
+    row, own = np.empty((2, layout.COLUMNS), np.int64)
+    return kernels().decode_plain(
+        _at(data, np.uint8),
+        data.size,
+        _at(offsets, np.int64),
+        offsets.size - 1,
+        first_id,
+        check,
+        _at(row, np.int64),
+        _at(own, np.int64),
         _at(outputs, np.int64),
     )
 

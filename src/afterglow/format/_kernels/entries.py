@@ -128,10 +128,23 @@ def _message_metadata(data, at, end, row):
 
 
 @njit(forceinline=True)
+def is_intact(data, at, end):
+    """Return whether the checksum at ``at`` is that of the bytes behind it, up to ``end``."""
+    return crc32c(data, at + 4, end) == be32(data, at) & 0xFFFFFFFF
+
+
+@njit(forceinline=True)
+def is_plain(row, status):
+    """Return whether a parsed entry can be copied as it is: it is neither damaged nor compressed nor MARKED."""
+    return status == layout.GOOD and get(row, layout.CODEC) == 0 and get(row, layout.FLAGS) & layout.MARKED == 0
+
+
+@njit(forceinline=True)
 def parse_entry(data, at, end, row, check):
     """Parse the entry ``data[at:end]`` into ``row``; returns its status."""
     put(row, layout.BROKER_TIME, -1)
     put(row, layout.INDEX, -1)
+    put(row, layout.CHECKSUM_AT, -1)
     if end - at >= 2 and u8(data, at) == 0x0E and u8(data, at + 1) == 0x02:
         if end - at < 6:
             return layout.TORN_BROKER_METADATA
@@ -144,8 +157,9 @@ def parse_entry(data, at, end, row, check):
     if end - at >= 2 and u8(data, at) == 0x0E and u8(data, at + 1) == 0x01:
         if end - at < 6:
             return layout.TORN_CHECKSUM
-        if check and crc32c(data, at + 6, end) != be32(data, at + 2) & 0xFFFFFFFF:
+        if check and not is_intact(data, at + 2, end):
             return layout.WRONG_CHECKSUM
+        put(row, layout.CHECKSUM_AT, at + 2)
         at += 6
     if end - at < 4:
         return layout.TORN_METADATA
@@ -178,6 +192,9 @@ def parse_entry(data, at, end, row, check):
 def parse_entries(data, offsets, rows, count, check):
     """Parse ``count`` entries framed at ``offsets`` into ``rows``; a corrupt one has only its STATUS.
 
+    ``check`` says when checksums are verified. With CHECK_LATER those of compressed and MARKED entries, and of entries
+    that are damaged otherwise, are verified at once.
+
     Returns:
         The union of the FLAGS of all good entries.
     """
@@ -187,7 +204,12 @@ def parse_entries(data, offsets, rows, count, check):
         at = get(offsets, i)
         # By its own length, since the header of a block may precede the next frame.
         end = min(at + 12 + be32(data, at), get(offsets, i + 1))
-        status = parse_entry(data, at + 12, end, row, check != 0)
+        status = parse_entry(data, at + 12, end, row, False)
+        checksum = get(row, layout.CHECKSUM_AT)
+        if checksum >= 0 and (check != layout.CHECK_LATER or not is_plain(row, status)):
+            if check != layout.CHECK_NEVER and not is_intact(data, checksum, end):
+                status = layout.WRONG_CHECKSUM
+            put(row, layout.CHECKSUM_AT, -1)
         put(row, layout.STATUS, status)
         if status == layout.GOOD:
             flags |= get(row, layout.FLAGS)

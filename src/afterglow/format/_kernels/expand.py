@@ -170,24 +170,26 @@ def plan_payloads(data, rows, count, want_value, limit, found):
 
     Neither a payload nor the repeated names of an entry's messages may exceed ``limit`` bytes.
 
-    ``found`` receives the bytes of the arena with slack, the bytes of the repeated names, and the number of payloads
-    left to a library.
+    ``found`` receives the bytes of the arena with slack, the bytes of the repeated names, the number of payloads left
+    to a library, and the bytes of all payloads, expanded: the values together have at most as many.
     """
     arena = np.int64(0)
     repeated = np.int64(0)
     others = np.int64(0)
+    payloads = np.int64(0)
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
-        if get(row, layout.STATUS) != layout.GOOD or get(row, layout.FLAGS) & (
-            layout.MARKER | layout.ENCRYPTED | layout.CHUNK
-        ):
+        if get(row, layout.STATUS) != layout.GOOD or get(row, layout.FLAGS) & layout.MARKER:
+            continue
+        stored = get(row, layout.PAYLOAD_LEN)
+        if get(row, layout.FLAGS) & (layout.ENCRYPTED | layout.CHUNK):
+            payloads += stored
             continue
         batched = get(row, layout.MESSAGES) >= 0
         codec = get(row, layout.CODEC)
         if codec < 0 or codec > _LAST_CODEC:
             put(row, layout.STATUS, layout.UNKNOWN_CODEC)
             continue
-        stored = get(row, layout.PAYLOAD_LEN)
         size = stored if codec == 0 else get(row, layout.UNCOMPRESSED)
         if batched:
             names = get(row, layout.PRODUCER_LEN) + max(get(row, layout.SCHEMA_LEN), 0)
@@ -203,6 +205,7 @@ def plan_payloads(data, rows, count, want_value, limit, found):
                 continue
             repeated += names * messages
         if codec == 0 or not (batched or want_value != 0) or (size == 0 and stored == 0):
+            payloads += size
             continue
         if size > limit or size > stored * _EXPANSION[codec]:
             put(row, layout.STATUS, layout.CORRUPT_COMPRESSION)
@@ -216,9 +219,11 @@ def plan_payloads(data, rows, count, want_value, limit, found):
                 continue
         put(row, layout.EXPANDED_AT, arena)
         arena += size
+        payloads += size
     put(found, 0, arena + layout.SLACK)
     put(found, 1, repeated)
     put(found, 2, others)
+    put(found, 3, payloads)
     return count
 
 

@@ -31,7 +31,8 @@ REPLICATED_AT = 24
 REPLICATED_LEN = 25
 SCHEMA_ID_AT = 26
 SCHEMA_ID_LEN = 27
-COLUMNS = 28
+CHECKSUM_AT = 28  # offset of the checksum if it is still to be verified, else -1
+COLUMNS = 29
 
 # Bits of FLAGS.
 ENCRYPTED = 1
@@ -44,6 +45,12 @@ TRANSACTION = 64
 
 MARKED = CHUNK | MARKER | TRANSACTION
 """Flags of entries that are not complete messages by themselves, or depend on a transaction."""
+
+# When checksums of entries are verified.
+CHECK_NEVER = 0
+CHECK_NOW = 1
+CHECK_LATER = 2
+"""By ``fill_rows``, right before it copies the value: the bytes are then fetched from memory only once."""
 
 # Columns of a mark: further fields of such an entry.
 MARK_ENTRY_ID = 0
@@ -118,7 +125,13 @@ OUT_REPLICATED_VALID = 30
 OUT_SCHEMA_ID = 31
 OUT_SCHEMA_ID_PLACES = 32
 OUT_SCHEMA_ID_VALID = 33
-OUTPUTS = 34
+TEXTS = 34
+"""Added to the number of a column of texts: the address of a buffer for them, and next to it the buffer's size.
+
+Values are copied to it as soon as their entry is verified. Other texts are where their entries are plain messages; the
+source offsets of their column are not written then.
+"""
+OUTPUTS = 2 * TEXTS
 
 TOO_LONG = -1
 """Returned if a column would exceed 2 GiB, which Arrow's 32-bit offsets cannot address: decode fewer entries."""
