@@ -339,3 +339,16 @@ def test_times_of_filters_are_those_of_the_session(spark: SparkSession, home: Ho
     frame = load(spark, home.path, columns="broker_time")
     found = frame.filter(f"broker_time = timestamp '{moment.isoformat()}'")
     assert {row["broker_time"] for row in rows(found)} == {moment}
+
+
+def test_a_tier_alone_is_a_source_of_batches_but_not_of_streams(spark: SparkSession, home: Home) -> None:
+    tier = (home.path / "tier").as_uri()
+    from_tier = load(spark, home.path, columns="ledger_id,entry_id,batch_index,value", hot="skip")
+    alone = spark.read.format("afterglow").options(
+        source=tier, topic=TOPIC, columns="ledger_id,entry_id,batch_index,value"
+    )
+    assert rows(alone.load()) == rows(from_tier)
+    with pytest.raises(Exception, match="is a tier, which cannot be streamed"):
+        spark.readStream.format("afterglow").options(source=tier, topic=TOPIC).load().writeStream.format(
+            "noop"
+        ).start().processAllAvailable()

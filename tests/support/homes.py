@@ -30,6 +30,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.block_offloader import BlockOffloader
+from afterglow.offload.offloader import extra_metadata
 from afterglow.tier.locations import Tiers, driver_metadata, location_of_url, location_record
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 APART_MS = 1_000
 """Between the broker times of two entries."""
+CLUSTER = "c"
+INSTANCE = "i"
+"""Cluster and instance that offloaded objects name."""
 _WAIT_S = 30.0
 
 
@@ -134,7 +138,8 @@ class ServerHome:
         """Copy a closed ledger to the tier, and say so in the list; returns the data object's key."""
         uuid = uuid4()
         offloader = BlockOffloader(self.location, self.config, Tiers(), block_bytes=block_bytes)
-        offloader.offload(self.hot.open(ledger_id), uuid, {})
+        name = TopicName.parse(topic).managed_ledger_name
+        offloader.offload(self.hot.open(ledger_id), uuid, extra_metadata(name, cluster=CLUSTER, instance=INSTANCE))
 
         def edit(info: ManagedLedgerInfo) -> None:
             context = next(row for row in info.ledgerInfo if row.ledgerId == ledger_id).offloadContext
@@ -162,6 +167,7 @@ class ServerHome:
         not.
         """
         uuid, out, groups = uuid4(), bytearray(), []
+        managed = TopicName.parse(topic).managed_ledger_name
         for ledger_id, first, last in ranges:
             frames = frame_entries(self.hot.open(ledger_id).read(first, last), first)
             offsets = scan_frames(frames, first).offsets
@@ -173,7 +179,7 @@ class ServerHome:
         key = str(ObjectKey(uuid))
         store = Tiers().store(self.location, self.config)
         for name, content, role in ((key, out, "data"), (key + INDEX_SUFFIX, encode_index(index_v2(groups)), "index")):
-            metadata = user_metadata(role, topic, cluster="c", instance="i", software_version="1")
+            metadata = user_metadata(role, managed, cluster=CLUSTER, instance=INSTANCE, software_version="1")
             store.put(name, content, metadata=metadata)
         record = SegmentRecord(version=1, uuid=str(uuid), location=location_record(self.location, key), bytes=len(out))
         record.begin.ledger_id, record.begin.entry_id = ranges[0][:2]

@@ -157,6 +157,14 @@ SourceArgument = Annotated[
         "Pulsar; or zk://HOST:2181[/CHROOT], the ZooKeeper of a Pulsar cluster."
     ),
 ]
+ReadSourceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Home directory of a server, which may be running; http://HOST:8080, the admin API of an Afterglow or a "
+        "Pulsar; zk://HOST:2181[/CHROOT], the ZooKeeper of a Pulsar cluster; or s3://BUCKET[/PREFIX] or file:///PATH, "
+        "offloaded objects alone, which name their topics."
+    ),
+]
 SourceTopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help=f"{_TOPIC_HELP} A partitioned topic means all its partitions.")
 ]

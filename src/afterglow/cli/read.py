@@ -15,7 +15,7 @@ from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.output import PrintableFormatter, printable
 from afterglow.cli.parameters import (
     CaFile,
-    SourceArgument,
+    ReadSourceArgument,
     SourceMetadata,
     SourceTier,
     SourceTopicArgument,
@@ -54,7 +54,7 @@ class ReadFormat(StrEnum):
 
 @app.command()
 def read(
-    source: SourceArgument,
+    source: ReadSourceArgument,
     topic: SourceTopicArgument,
     *,
     start: Annotated[
@@ -113,12 +113,15 @@ def read(
     Example: afterglow read ./home my-topic --since 15m --format jsonl
 
     Example: afterglow read http://pulsar:8080 my-topic --hot skip
+
+    Example: afterglow read s3://bucket my-topic --limit 10
     """
     from afterglow.source.connect import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("afterglow: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("afterglow.source.tier_objects").setLevel(logging.INFO)  # progress of a first listing
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # logs every attempt; the final error is reported
     damaged = False
 

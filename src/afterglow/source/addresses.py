@@ -21,7 +21,9 @@ from afterglow.source.attached_directory import AttachedDirectory, attached_path
 from afterglow.source.cluster_directory import ClusterBrokers, ClusterDirectory
 from afterglow.source.cluster_hot import ClusterHot, bookies_of
 from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_metadata
-from afterglow.tier.locations import FILESYSTEM, TierLocation
+from afterglow.source.listing_cache import ListingCache, cache_file
+from afterglow.source.tier_directory import TierDirectory
+from afterglow.tier.locations import FILESYSTEM, TierLocation, Tiers, configured_location
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 Hot: TypeAlias = Literal["read", "skip"]
 Entries: TypeAlias = Literal["auto", "bookkeeper", "broker"]
 
-_FORMS: Final = "the home directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
+TIER_SCHEMES: Final = frozenset({"file", "s3", "az", "gs"})
+"""Schemes of a tier as a source."""
+
+_FORMS: Final = (
+    "the home directory that `afterglow serve --home` runs on, http://HOST:8080, zk://HOST:2181, or the address of a "
+    "tier, s3://BUCKET[/PREFIX] or file:///PATH"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,11 @@ class SourceAddress:
         scheme, separator, _ = self.source.partition("://")
         return scheme if separator else ""
 
+    @property
+    def is_tier(self) -> bool:
+        """Whether it is the address of a tier, which is read without metadata."""
+        return self.scheme in TIER_SCHEMES
+
 
 def open_source(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
@@ -72,6 +85,8 @@ def open_source(
         ConfigError: An address is malformed.
         MetadataError: The metadata cannot be read.
     """
+    if address.is_tier:
+        return _open_tier(address, config, explicit)
     if address.scheme not in {"", "http", "https", "zk"}:
         raise ConfigError(f"invalid source address {address.source!r}; expected {_FORMS}")
     credentials = ClusterCredentials.of(address.token, address.ca_file)
@@ -140,3 +155,22 @@ def _open_home(
         address.source, home, metadata, paths, config, credentials=credentials, service_url=address.service_url
     )
     return directory, ObjectLocator(metadata, paths, server_tier=server_tier, explicit=explicit)
+
+
+def _open_tier(
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None
+) -> tuple[TopicDirectory, ObjectLocator]:
+    """Open a tier as a source.
+
+    Raises:
+        ConfigError: The address is malformed, or a tier or metadata is given too.
+    """
+    if explicit is not None or address.metadata is not None:
+        raise ConfigError(
+            f"source {address.source!r} is a tier itself; leave out tier and metadata, or give the home or the address "
+            "of a cluster as the source"
+        )
+    location = configured_location(address.source, config)
+    store = Tiers().store(location, config)
+    directory = TierDirectory(address.source, location, store, ListingCache(cache_file(str(location))), config)
+    return directory, ObjectLocator(explicit=location)

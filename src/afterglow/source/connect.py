@@ -44,7 +44,8 @@ def connect(
 
     Args:
         source: The home directory of a server, running or not; ``http://host:8080``, the admin API of an Apache Pulsar
-            cluster or of an Afterglow; ``zk://host:2181[/chroot]``, a cluster's ZooKeeper, whether or not brokers run.
+            cluster or of an Afterglow; ``zk://host:2181[/chroot]``, a cluster's ZooKeeper, whether or not brokers run;
+            ``s3://bucket[/prefix]`` or ``file:///path``, a tier alone, whose objects name their topics.
         tier: Location of all objects, which overrides metadata: ``file:///path`` or ``s3://bucket[/prefix]``.
         metadata: Metadata of the server, if not in its home: ``sqlite:PATH``. For a cluster: metadata of an Afterglow
             that is attached to it, ``sqlite:PATH`` or ``zk://…``, whose segments are added.
@@ -71,7 +72,7 @@ def connect(
         directory, locator = open_source(address, config, explicit, stack)
         tiers = TierReader(Tiers(deadline_s=timeout_s), config, locator)
         stack.callback(tiers.close)
-        context = SourceContext(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
+        context = SourceContext(directory, tiers, ReadCounters(), skips_hot=not reads_hot and not address.is_tier)
         return Source(context, stack.pop_all())
     raise AssertionError("unreachable: the block returns or raises")
 

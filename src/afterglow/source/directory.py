@@ -16,6 +16,7 @@ from afterglow.tier.locations import location_of_record
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
+    from afterglow.format.position import LedgerRange
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.format.schema import SchemaVersion
     from afterglow.metadata.names import TopicName
@@ -37,7 +38,7 @@ class SourceLedger:
     size_bytes: int | None
     """Bytes of all its entries; None while it is open."""
     closed_ms: int | None
-    """Time of closing, epoch milliseconds; None while it is open."""
+    """Time of closing, epoch milliseconds; None while it is open, or if the source does not have it."""
     last_broker_time_ms: int | None
     """Broker time of its last entry; None if it was not recorded."""
     hot: bool
@@ -102,7 +103,7 @@ def source_ledgers(topic: str, info: ManagedLedgerInfo, view: TopicView) -> tupl
             record.ledger_id,
             view.layout.entries_of(record.ledger_id) or 0,
             record.size_bytes,
-            record.closed_ms if record.finished else None,
+            (record.closed_ms or None) if record.finished else None,
             record.last_broker_time_ms,
             not record.hot_deleted,
             is_fully_offloaded(view.ledgers[record.ledger_id]),
@@ -121,6 +122,8 @@ class SourceSnapshot:
     """The hot log, which has the ends of open ledgers."""
     hot_location: HotLocation | None
     """Location of the hot log, for other processes; None: they cannot reach it."""
+    missing: tuple[LedgerRange, ...] = ()
+    """Entries of these ledgers that exist nowhere; readers skip them. Ascending."""
 
 
 class TopicDirectory(Protocol):

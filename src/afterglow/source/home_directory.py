@@ -60,7 +60,8 @@ def read_metadata(home: Path, address: str | None) -> MetadataStore:
         if not file.is_file():
             raise MetadataUnavailable(
                 f"source {home} is not a server's home: {METADATA_FILE} is missing; give the directory of `afterglow "
-                "serve --home`, and --metadata sqlite:PATH if its metadata is elsewhere"
+                "serve --home`, and --metadata sqlite:PATH if its metadata is elsewhere; a directory of offloaded "
+                f"objects is given as {home.absolute().as_uri()}"
             )
         address = f"sqlite:{file.absolute()}"
     if not address.startswith("sqlite:"):

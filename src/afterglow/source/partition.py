@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.config.choices import DamagePolicy
+from afterglow.errors import EntriesMissing
 from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import records
@@ -26,9 +27,10 @@ from afterglow.read.transactions import Transactions
 from afterglow.source.directory import SourceSnapshot, source_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from afterglow.config.choices import ReadPriority
+    from afterglow.format.position import LedgerRange
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.format.schema import SchemaVersion
     from afterglow.read.copies import ServedRun
@@ -70,6 +72,30 @@ class PinnedPartition:
     reader: TopicReader
     hot_location: HotLocation | None
     retained: RetainedRange
+    missing: tuple[LedgerRange, ...] = ()
+    """Entries that exist nowhere."""
+
+    def ranges(self, scan_range: ScanRange) -> list[tuple[Position, Position]]:
+        """The ranges of positions to read, in order, without entries that exist nowhere."""
+        return without(scan_range.ranges(records(self.info)), self.missing)
+
+    def check_gaps(self, scan_range: ScanRange) -> None:
+        """Verify that all entries of a range exist.
+
+        Raises:
+            EntriesMissing: Entries between others exist nowhere.
+        """
+        skipped = [
+            each
+            for each in self.missing
+            if Position(each.ledger_id, each.first) < scan_range.end_entry
+            and scan_range.start <= Position(each.ledger_id, each.last)
+        ]
+        if skipped:
+            raise EntriesMissing(
+                f"entries of the requested range are missing: {self.retained.topic}: {', '.join(map(str, skipped))} "
+                "are in no object of the source; restore the objects, or read the ranges around them"
+            )
 
 
 class SourcePartition:
@@ -115,7 +141,7 @@ class SourcePartition:
     ) -> Iterator[ServedRun]:
         """Its entries in a range of positions, in runs; blocks out of the range of times are pruned."""
         planner = self._planner(pinned)
-        for start, end in scan_range.ranges(records(pinned.info)):
+        for start, end in pinned.ranges(scan_range):
             if not scan_range.has_times:
                 yield from pinned.reader.read(start, end, priority=priority, scan=scan)
                 continue
@@ -127,14 +153,14 @@ class SourcePartition:
     ) -> Iterator[PlannedRange]:
         """The same entries as ranges for threads of this process."""
         planner = self._planner(pinned)
-        for start, end in scan_range.ranges(records(pinned.info)):
+        for start, end in pinned.ranges(scan_range):
             yield from planner.ranges(start, end, scan_range, priority=priority, split_bytes=range_bytes)
 
     def splits(self, scan_range: ScanRange, priority: ReadPriority | None, split_bytes: int) -> Iterator[Split]:
         """The same entries as splits for other processes."""
         pinned = self.pin()
         planner = self._planner(pinned)
-        for start, end in scan_range.ranges(records(pinned.info)):
+        for start, end in pinned.ranges(scan_range):
             yield from planner.splits(start, end, scan_range, priority=priority, split_bytes=split_bytes)
 
     def first_undecided(self, start: Position, end: Position) -> Position | None:
@@ -172,6 +198,7 @@ class SourcePartition:
             TopicReader(view, source, lambda: context.visible(directory.snapshot(topic)).info),
             snapshot.hot_location,
             RetainedRange.of(self.name, found.info, view.layout, hot=not context.skips_hot),
+            snapshot.missing,
         )
 
     def pin_for(self, scan_range: ScanRange, missing: OnMissing) -> PinnedPartition:
@@ -185,3 +212,15 @@ class SourcePartition:
         if scan_range.has_positions and (error := pinned.retained.missing(scan_range)) is not None:
             missing(error)
         return pinned
+
+
+def without(
+    ranges: Iterable[tuple[Position, Position]], missing: Iterable[LedgerRange]
+) -> list[tuple[Position, Position]]:
+    """Ranges of positions without those of some entries; all ascending."""
+    found = list(ranges)
+    for each in missing:
+        first, end = Position(each.ledger_id, each.first), Position(each.ledger_id, each.last + 1)
+        cut = [part for start, stop in found for part in ((start, min(stop, first)), (max(start, end), stop))]
+        found = [(start, stop) for start, stop in dict.fromkeys(cut) if start < stop]
+    return found

@@ -304,8 +304,9 @@ class SourceTopic:
         scan_range, missing = self._requested(
             ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
         )
-        if not fail_on_data_loss:
-            self._check(scan_range, missing)
+        if not fail_on_data_loss and scan_range.has_positions:
+            for partition in self._readers:
+                partition.pin_for(scan_range, missing)
 
     def _requested(self, scan_range: ScanRange, *, fail: bool) -> tuple[ScanRange, OnMissing]:
         """The requested range, and the callback for its missing positions.
@@ -317,12 +318,9 @@ class SourceTopic:
             _log.warning("the requested range is empty: %s: %s; swap the two", self.name, why)
         missing = on_missing(fail=fail)
         if fail:
-            self._check(scan_range, missing)
+            for partition in self._readers:
+                partition.pin_for(scan_range, missing).check_gaps(scan_range)
         return scan_range, missing
-
-    def _check(self, scan_range: ScanRange, missing: OnMissing) -> None:
-        for partition in self._readers if scan_range.has_positions else ():
-            partition.pin_for(scan_range, missing)
 
     def _only_partition(self, verb: str) -> SourcePartition:
         if len(self._readers) != 1 or self.partitions != (self.name,):

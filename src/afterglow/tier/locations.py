@@ -358,6 +358,20 @@ _REGION_AND_ENDPOINT_DRIVER: Final = "aws-s3"
 """Driver whose settings for region and endpoint apply to ``--tier``: it has the most alternative keys for them."""
 
 
+def configured_location(url: str, config: BrokerConfig) -> TierLocation:
+    """Return the location that an address names, with region and endpoint of the settings.
+
+    Raises:
+        ConfigError: The address is malformed.
+        NotSupported: Its scheme is reserved.
+    """
+    return location_of_url(
+        url,
+        region=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "Region") or "",
+        endpoint=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "ServiceEndpoint") or "",
+    )
+
+
 def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierLocation:
     """Return the location of a server's own tier.
 
@@ -377,11 +391,7 @@ def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierLocation:
         own.mkdir(exist_ok=True)
         return location_of_url(own.as_uri())
     try:
-        location = location_of_url(
-            url,
-            region=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "Region") or "",
-            endpoint=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "ServiceEndpoint") or "",
-        )
+        location = configured_location(url, config)
     except NotSupported as error:
         raise ConfigError(f"--tier cannot be used: {error}") from error
     if location.driver == MEMORY:

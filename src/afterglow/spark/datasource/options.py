@@ -122,8 +122,8 @@ class SourceOptions:
         source = texts.get("source", "").strip()
         if not source:
             raise ConfigError(
-                'the option "source" is missing; give the home of a server, http://HOST:PORT of an admin API, or '
-                "zk://HOST:PORT"
+                'the option "source" is missing; give the home of a server, http://HOST:PORT of an admin API, '
+                "zk://HOST:PORT, or a tier alone, s3://BUCKET[/PREFIX]"
             )
         names = tuple(name for part in texts.get("topic", "").split(",") if (name := part.strip()))
         pattern = texts.get("topicsPattern")

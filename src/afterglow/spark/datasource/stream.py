@@ -46,6 +46,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the option {' and '.join(options.ages)} of a stream is an age, which means another moment after each "
                 "restart; give a time (2026-11-15T20:00:00Z, or epoch milliseconds)"
             )
+        from afterglow.source.addresses import SourceAddress  # noqa: PLC0415 - not needed by tasks
+
+        if SourceAddress(options.source).is_tier:
+            raise ConfigError(
+                f"source {options.source!r} is a tier, which cannot be streamed: its objects do not show which entries "
+                "are still to come before them; give the home or the address of the cluster as the source, or read it "
+                "with spark.read or `afterglow read --format parquet`"
+            )
         self._options = options
         self._shape = output
         self._planned: StreamPlan | None = None
