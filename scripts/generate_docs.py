@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import architecture
+import python_api
 
 from afterglow.config import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS
 from afterglow.config.load import is_pulsar_key
@@ -203,7 +204,8 @@ def releases_page() -> str:
         found = [results[name]["capabilities"].get(capability.name, "not tested") for name in releases]
         rows.append([capability.title, *(capability.without if result == "no" else result for result in found)])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = {name: found for name, found in project["optional-dependencies"].items() if name != "testing"}
+    unlisted = {"all", "testing"}
+    extras = {name: found for name, found in project["optional-dependencies"].items() if name not in unlisted}
     lowest = [["required by", "lowest versions"], ["---", "---"]]
     for name, requirements in {"the package": project["dependencies"], **extras}.items():
         lowest.append([name if name == "the package" else f"extra `{name}`", ", ".join(map(_lowest, requirements))])
@@ -221,6 +223,7 @@ PAGES = {
     "docs/metrics.md": metrics_page,
     "docs/architecture.md": architecture.page,
     "docs/spark-releases.md": releases_page,
+    "docs/python-api.md": python_api.page,
     "DEVELOP.md": develop_page,
 }
 

@@ -48,7 +48,7 @@ def test_a_scan(location: Path) -> None:
 
 def test_pandas(location: Path) -> None:
     pytest.importorskip("pandas")
-    assert re.findall(r"^(\d+) +(\d+)$", run(location, "read_pandas"), re.MULTILINE) == [
+    assert re.findall(r"^(\d+) +(\d+)$", run(location, "to_pandas"), re.MULTILINE) == [
         ("0", "1"),
         ("1", "3"),
         ("3", "5"),

@@ -26,15 +26,11 @@ from afterglow.cli.progress import progress, size_text
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
     from afterglow.cli.progress import ShowProgress
     from afterglow.errors import CorruptEntry
     from afterglow.source.connect import SourceTopic
+    from afterglow.source.tables import BatchReader
 
-_MAX_ROWS_WITHOUT_PREFETCH: Final = 1_000
 _TABLE_COLUMNS: Final = (
     "topic", "ledger_id", "entry_id", "batch_index", "publish_time", "broker_time", "producer", "key", "properties",
     "value", "tier",
@@ -155,11 +151,11 @@ def read(
             read_priority,
             "entries" if entries else "messages",
             decode=decode,
-            scan=limit is None or limit > _MAX_ROWS_WITHOUT_PREFETCH,
+            limit=limit,
             report=report,
             fail_on_data_loss=fail_on_data_loss,
         )
-        _write(batches, limit, output_format, output, entries=entries, show=show)
+        _write(batches, output_format, output, entries=entries, show=show)
         skipped = sum(connected.counters.counts().skipped.values())
     return FAILED if damaged or skipped else DONE
 
@@ -175,13 +171,7 @@ def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, de
 
 
 def _write(
-    batches: pa.RecordBatchReader,
-    limit: int | None,
-    output_format: ReadFormat,
-    output: Path | None,
-    *,
-    entries: bool,
-    show: ShowProgress,
+    batches: BatchReader, output_format: ReadFormat, output: Path | None, *, entries: bool, show: ShowProgress
 ) -> None:
     from afterglow.cli.sinks import JsonLines, Parquet, Table, parquet_output, text_output  # noqa: PLC0415
 
@@ -195,19 +185,9 @@ def _write(
         plural = "entries" if entries else "messages"
         is_shown = output is None and sys.stdout.isatty()
         rows = size = 0
-        for batch in _limited(batches, limit):
+        for batch in batches:
             if is_shown:
                 show.end()  # from here on the rows show the progress
             sink.write(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             show(f"{rows:,} {plural}, {size_text(size)}")
-
-
-def _limited(batches: pa.RecordBatchReader, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Return the batches up to a number of rows, without reading further ones."""
-    if limit is None:
-        yield from batches
-        return
-    while limit > 0 and (batch := next(batches, None)) is not None:
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows

@@ -11,7 +11,7 @@ from afterglow.read.parallel import available_cores, run_in_order
 from afterglow.read.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -62,7 +62,7 @@ class RowScan:
     missing: OnMissing
     """Called for missing positions of the range, before the rows of their partition."""
 
-    def sequential(self) -> Iterator[pa.RecordBatch]:
+    def sequential(self) -> Generator[pa.RecordBatch]:
         """The rows, read a few at a time in the thread of the consumer."""
         for partition in self.partitions:
             pinned = partition.pin_for(self.scan_range, self.missing)
@@ -71,7 +71,7 @@ class RowScan:
                 yield from decoder.of(served)
             decoder.end()
 
-    def parallel(self) -> Iterator[pa.RecordBatch]:
+    def parallel(self) -> Generator[pa.RecordBatch]:
         """The rows, prefetched and decoded on all cores."""
         # More threads than cores: some decode while others wait for a store.
         threads = available_cores() + max((partition.read_threads() for partition in self.partitions), default=0)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import pyarrow as pa
 
@@ -23,10 +23,15 @@ from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.typed import TypedBatches, TypedColumns
 from afterglow.source.partition import SourcePartition
 from afterglow.source.row_scan import RANGE_BYTES, RowScan
+from afterglow.source.tables import select_rows, to_duckdb, to_pandas, to_polars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
+
+    import duckdb
+    import pandas as pd
+    import polars as pl
 
     from afterglow.errors import CorruptEntry
     from afterglow.format.position import Position
@@ -40,10 +45,13 @@ if TYPE_CHECKING:
     from afterglow.source.directory import SourceLedger, SourceSegment
     from afterglow.source.partition import SourceContext
     from afterglow.source.row_scan import SharedReadState
+    from afterglow.source.tables import BatchReader, ScanOptions
 
 _log = logging.getLogger(__name__)
 
 _PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
+_MAX_ROWS_WITHOUT_PREFETCH: Final = 1_000
+"""A scan with a smaller limit reads a few entries at a time."""
 
 
 class SourceTopic:
@@ -163,7 +171,7 @@ class SourceTopic:
         end: PositionLike = None,
         since: TimeLike = None,
         until: TimeLike = None,
-        columns: Iterable[str] | None = None,
+        columns: Iterable[str] | str | None = None,
         *,
         read_priority: ReadPriority | str | None = None,
         scan: bool = True,
@@ -181,7 +189,7 @@ class SourceTopic:
             end: End position, exclusive.
             since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
             until: Latest time, exclusive.
-            columns: Names of columns in the wanted order; None: all columns. No other column is decoded.
+            columns: Name of a column, or names in the wanted order; None: all columns. No other column is decoded.
             read_priority: Read priority; None: that of the topic's policy.
             scan: Prefetch, and decode on all cores. Pass False for a few messages.
             report: Called with each message that lacks chunks, and, if ``damagedDataPolicy`` is to skip them, with each
@@ -198,7 +206,8 @@ class SourceTopic:
         scan_range, missing = self._requested(
             ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
         )
-        rows = self._rows(scan_range, choose(MESSAGES, columns).names, _priority(read_priority), report, missing)
+        names = choose(MESSAGES, _names(columns)).names
+        rows = self._rows(scan_range, names, _priority(read_priority), report, missing)
         return rows.parallel() if scan else rows.sequential()
 
     def splits(
@@ -236,16 +245,18 @@ class SourceTopic:
         end: PositionLike = None,
         since: TimeLike = None,
         until: TimeLike = None,
-        columns: Iterable[str] | None = None,
+        columns: Iterable[str] | str | None = None,
         read_priority: ReadPriority | str | None = None,
         include: Include = "messages",
         *,
+        filter: Any = None,  # noqa: A002 - the word of pyarrow and pandas
+        limit: int | None = None,
         decode: bool | Sequence[SchemaVersion] = False,
         scan: bool = True,
         report: Callable[[CorruptEntry], None] = log_skipped,
         fail_on_data_loss: bool = False,
-    ) -> pa.RecordBatchReader:
-        """Messages, or raw entries, as a stream of Arrow batches; arguments and errors as for :meth:`messages`.
+    ) -> BatchReader:
+        """Messages, or raw entries, as a ``pyarrow.RecordBatchReader``; arguments and errors as for :meth:`messages`.
 
         An entry is included if one of its messages is. With times, entries that are not readable messages are skipped.
 
@@ -253,6 +264,9 @@ class SourceTopic:
 
         * ``columns``: with ``decode`` also ``_corrupt``, the reason why a row could not be decoded.
         * ``include``: ``messages`` or ``entries``.
+        * ``filter``: a ``pyarrow.compute`` expression over the selected columns. Rows that do not match are read and
+          then omitted; positions and times prune.
+        * ``limit``: maximum number of rows; nothing after them is read.
         * ``decode``: whether to decode values, and keys of pairs, by the topic's schemas; or the schemas, if the source
           has none.
         * ``fail_on_data_loss``: whether it is an error that positions between ``start`` and ``end`` were trimmed or
@@ -260,10 +274,12 @@ class SourceTopic:
 
         Raises:
             EntriesMissing: Positions of the range are missing, and ``fail_on_data_loss`` is set.
-            ConfigError: ``include`` is neither ``messages`` nor ``entries``, or ``decode`` is set for entries.
+            ConfigError: ``include`` is neither ``messages`` nor ``entries``, ``decode`` is set for entries, ``limit``
+                is negative, or ``filter`` cannot be evaluated.
             NotSupported: The source has no schemas.
         """
         check_include(include)
+        columns = _names(columns)
         scan_range, missing = self._requested(
             ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
         )
@@ -286,7 +302,49 @@ class SourceTopic:
                 report,
                 missing,
             )
-        return pa.RecordBatchReader.from_batches(schema, rows.parallel() if scan else rows.sequential())
+        few = limit is not None and limit <= _MAX_ROWS_WITHOUT_PREFETCH and filter is None
+        batches = select_rows(rows.sequential() if few or not scan else rows.parallel(), schema, filter, limit)
+        reader: BatchReader = pa.RecordBatchReader.from_batches(schema, batches)
+        return reader
+
+    def count(
+        self,
+        start: PositionLike = None,
+        end: PositionLike = None,
+        since: TimeLike = None,
+        until: TimeLike = None,
+        *,
+        fail_on_data_loss: bool = False,
+    ) -> int:
+        """Number of messages in a range; arguments and errors as for :meth:`scan`."""
+        batches = self.scan(start, end, since, until, "entry_id", fail_on_data_loss=fail_on_data_loss)
+        return sum(batch.num_rows for batch in batches)
+
+    def to_pandas(self, **options: Unpack[ScanOptions]) -> pd.DataFrame:
+        """The rows of a scan as a DataFrame of pandas; arguments and errors as for :meth:`scan`.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+        """
+        return to_pandas(self.scan(**options))
+
+    def to_polars(self, **options: Unpack[ScanOptions]) -> pl.DataFrame:
+        """The rows of a scan as a DataFrame of Polars; arguments and errors as for :meth:`scan`.
+
+        Raises:
+            MissingDependency: Polars is not installed.
+        """
+        return to_polars(self.scan(**options))
+
+    def to_duckdb(self, **options: Unpack[ScanOptions]) -> duckdb.DuckDBPyRelation:
+        """The rows of a scan as a relation of DuckDB, in memory; arguments and errors as for :meth:`scan`.
+
+        For data larger than memory pass the result of :meth:`scan` to DuckDB, which reads it once.
+
+        Raises:
+            MissingDependency: DuckDB is not installed.
+        """
+        return to_duckdb(self.scan(**options))
 
     def check_range(
         self,
@@ -356,6 +414,10 @@ class SourceTopic:
             return messages if typed is None else TypedBatches(messages, typed, self.name)
 
         return RowScan(self._readers, make_decoder, scan_range, priority, report, missing)
+
+
+def _names(columns: Iterable[str] | str | None) -> Iterable[str] | None:
+    return (columns,) if isinstance(columns, str) else columns
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:
