@@ -151,6 +151,22 @@ def test_waiting_ends_when_no_partition_is_running(
     assert sum(path.endswith("-1/offload") for _, path, _, _ in canned.calls) == 3
 
 
+def test_an_offload_can_be_waited_for(canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "_POLL_S", 0.0)
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/internalStats", (200, stats((7, 10), current=0)))
+    canned.on("PUT", f"{PATH}/offload", (204, None))
+    canned.on("GET", f"{PATH}/offload", status("RUNNING"), status("SUCCESS"))
+    rows = canned_cli.rows("topics", "offload", "t", "-s", "0", "-w")
+    assert [row.get("status") for row in rows] == [None, "SUCCESS"]
+    canned.on("GET", f"{PATH}/offload", status("ERROR", "the bucket is gone"))
+    outcome = canned_cli.run("topics", "offload", "t", "-s", "0", "-w")
+    assert (outcome.code, outcome.stderr) == (1, f"afterglow: Error offloading {NAME}: the bucket is gone\n")
+    calls = len(canned.calls)
+    assert canned_cli.do("topics", "offload", "t", "-s", "1G", "-w") == "Nothing to offload\n"
+    assert len(canned.calls) == calls + 2, "nothing is waited for"
+
+
 def test_reasons_are_shown_by_ledger_and_by_partition_where_there_are_several(canned: Canned, canned_cli: Cli) -> None:
     row = {"ledger_id": 3, "state": "open", "sentence": "it is being written", "next_ms": None, "error": None}
     canned.on("GET", f"{PATH}/explain", (200, [{"topic": f"{NAME}-partition-0", **row}]))

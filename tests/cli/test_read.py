@@ -28,7 +28,7 @@ pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed
 KEYS = [
     "topic", "ledger_id", "entry_id", "batch_index", "producer", "sequence_id", "publish_time", "event_time",
     "broker_time", "index", "key", "key_base64", "ordering_key_base64", "properties", "schema_version_base64",
-    "encrypted", "null_value", "value_base64", "tier", "replicated_from", "schema_id_base64",
+    "encrypted", "null_value", "value", "value_base64", "tier", "replicated_from", "schema_id_base64",
 ]  # fmt: skip
 WAIT_S = 30.0
 
@@ -118,6 +118,7 @@ def send(client: Any, topic: str, *, batching: bool) -> list[dict[str, Any]]:
                 "properties": {"n": str(number)} if number % 2 else {},
                 "encrypted": False,
                 "null_value": False,
+                "value": f"value {number}",
                 "value_base64": base64.b64encode(b"value %d" % number).decode(),
                 "tier": "hot",
             }

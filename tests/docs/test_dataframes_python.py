@@ -39,7 +39,7 @@ def run(location: Path, marker: str) -> str:
 
 
 def test_every_program_is_run_here() -> None:
-    assert (len(PART.programs), len(PART.commands)) == (4, 1)
+    assert (len(PART.programs), len(PART.commands)) == (4, 2)
 
 
 def test_a_scan(location: Path) -> None:
@@ -66,6 +66,11 @@ def test_duckdb(location: Path) -> None:
     assert sorted(found) == [("hot", "4", "3"), ("tiered", "5", "15")]
 
 
+def test_the_template(location: Path) -> None:
+    shown = run_python("-m", *shlex.split(PART.commands[0]), cwd=location).splitlines()
+    assert [len(line.split(" ")) for line in shown] == [3, 3, 3]
+
+
 def test_parquet(location: Path) -> None:
-    run_python("-m", *shlex.split(PART.commands[0]), cwd=location)
+    run_python("-m", *shlex.split(PART.commands[1]), cwd=location)
     assert pq.read_table(location / "orders.parquet")["value"].to_pylist() == [b"1", b"2", b"3"]

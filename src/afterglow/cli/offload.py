@@ -48,35 +48,47 @@ def offload(
             "entry.",
         ),
     ],
+    wait: Annotated[
+        bool, typer.Option("--wait-complete", "-w", help="Wait until the offload is complete; exit 1 if it failed.")
+    ] = False,
 ) -> None:
     """Offload closed ledgers now; of a topic that streams, all entries in no segment yet. -s counts per partition.
 
-    Example: afterglow topics offload orders -s 10M
+    Example: afterglow topics offload orders -s 10M -w
     """
     refused: list[str] = []
+    triggered: list[TopicName] = []
     topics = session.each_of(topic)
     for name in topics:
         try:
-            _offload(session, name, size, "Nothing to offload" + (f" from {name}" if len(topics) > 1 else ""))
+            if _offload(session, name, size, "Nothing to offload" + (f" from {name}" if len(topics) > 1 else "")):
+                triggered.append(name)
         except AfterglowError as error:  # the other partitions are offloaded nevertheless
+            refused.append(str(error))
+    if wait and triggered:
+        try:
+            _say_statuses(session, _wait(session, triggered))
+        except AfterglowError as error:
             refused.append(str(error))
     if refused:
         raise AfterglowError("; ".join(refused))
 
 
-def _offload(session: AdminSession, topic: TopicName, size: int, nothing: str) -> None:
+def _offload(session: AdminSession, topic: TopicName, size: int, nothing: str) -> bool:
+    """Trigger an offload; returns whether anything is to be offloaded."""
     stats = session.client.fields(topic_path(topic, "internalStats"), "ledgers", "currentLedgerSize")
     ledger = first_kept(stats, size)
     row = {"topic": str(topic), "triggered": ledger is not None, "before_ledger_id": ledger}
     if ledger is None:
         session.out.say(nothing, row)
-        return
+        return False
     # The first entry of the newest ledger means the whole topic if it streams.
     is_all = ledger == int(stats["ledgers"][-1]["ledgerId"]) and _streams(session, topic)
     position = {"ledgerId": ledger, "entryId": 0, "partitionIndex": -1}
     session.client.call("PUT", topic_path(topic, "offload"), position)
     what = "all messages written so far" if is_all else f"messages before {ledger}:0:-1"
     session.out.say(f"Offload triggered for {topic} for {what}", row)
+    return True
 
 
 def _streams(session: AdminSession, topic: TopicName) -> bool:
@@ -120,7 +132,15 @@ def offload_status(
     Example: afterglow topics offload-status orders -w
     """
     topics = session.each_of(topic)
-    found = _wait(session, topics) if wait else _statuses(session, topics)
+    _say_statuses(session, _wait(session, topics) if wait else _statuses(session, topics))
+
+
+def _say_statuses(session: AdminSession, found: dict[TopicName, dict[str, Any]]) -> None:
+    """Print the statuses of offloads.
+
+    Raises:
+        AfterglowError: An offload failed.
+    """
     for name, status in found.items():
         message = _STATUS_MESSAGES.get(status["status"], "Offload of {topic}: " + status["status"])
         session.out.say(message.format(topic=name), {"topic": str(name), **status})

@@ -6,8 +6,9 @@ import logging
 import sys
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -26,7 +27,11 @@ from afterglow.cli.progress import progress, size_text
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from afterglow.cli.progress import ShowProgress
+    from afterglow.cli.sinks import Sink
+    from afterglow.cli.template import Template
     from afterglow.errors import CorruptEntry
     from afterglow.source.connect import SourceTopic
     from afterglow.source.tables import BatchReader
@@ -72,6 +77,18 @@ def read(
     output_format: Annotated[ReadFormat, typer.Option("--format", help="Output format.")] = ReadFormat.TABLE,
     output: Annotated[Path | None, typer.Option(metavar="PATH", help="Output file. Default: standard output.")] = None,
     entries: Annotated[bool, typer.Option("--entries", help="Read raw entries instead of messages.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Columns to read, separated by commas. Default: all.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Print each message by a template, such as '%k %v\\n', in place of --format. The fields are those of "
+            "rpk topic consume: %k key, %v value (%v{base64}, %v{hex}), %K and %V their lengths, %t topic, %p "
+            "partition, %o position, %d publish time, %h properties.",
+        ),
+    ] = None,
     decode: Annotated[bool, typer.Option("--decode", help="Decode values by their schemas.")] = False,
     tier: SourceTier = None,
     metadata: SourceMetadata = None,
@@ -104,16 +121,23 @@ def read(
     token: Token = None,
     ca_file: CaFile = None,
 ) -> int:
-    """Read the messages of a topic from hot log and tier, without Spark.
+    r"""Read the messages of a topic from hot log and tier, without Spark.
 
     Example: afterglow read ./home my-topic --since 15m --format jsonl
+
+    Example: afterglow read ./home my-topic --template '%o %k %v\n'
 
     Example: afterglow read http://pulsar:8080 my-topic --hot skip
 
     Example: afterglow read s3://bucket my-topic --limit 10
     """
+    from afterglow.cli.template import Template  # noqa: PLC0415 - as below
     from afterglow.source.connect import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
+    if template is not None and (columns or entries or output_format is not ReadFormat.TABLE):
+        raise typer.BadParameter("--template replaces --format, --columns and --entries; leave them out")
+    by_template = None if template is None else Template.parse(template)
+    chosen = None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("afterglow: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -141,13 +165,16 @@ def read(
         connect(source, tier, metadata, **cluster) as connected,
     ):
         found = connected.topic(topic)
-        columns = _columns(found, output_format, entries=entries, decode=decode)
+        if by_template is not None:
+            chosen = by_template.columns
+        elif chosen is None:
+            chosen = _columns(found, output_format, entries=entries, decode=decode)
         batches = found.scan(
             start,
             end,
             since,
             until,
-            columns,
+            chosen,
             read_priority,
             "entries" if entries else "messages",
             decode=decode,
@@ -155,7 +182,8 @@ def read(
             report=report,
             fail_on_data_loss=fail_on_data_loss,
         )
-        _write(batches, output_format, output, entries=entries, show=show)
+        sink = partial(_text_sink, output_format, by_template, entries=entries, by_column=columns is not None)
+        _write(batches, output_format, output, sink, "entries" if entries else "messages", show=show)
         skipped = sum(connected.counters.counts().skipped.values())
     return FAILED if damaged or skipped else DONE
 
@@ -170,19 +198,34 @@ def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, de
     return shown if topic.partitions != (topic.name,) else shown[1:]
 
 
+def _text_sink(
+    output_format: ReadFormat, template: Template | None, out: TextIO, *, entries: bool, by_column: bool
+) -> Sink:
+    from afterglow.cli.sinks import JsonLines, Table  # noqa: PLC0415
+    from afterglow.cli.template import TemplateSink  # noqa: PLC0415
+
+    if template is not None:
+        return TemplateSink(out, template)
+    return Table(out, by_column=by_column) if output_format is ReadFormat.TABLE else JsonLines(out, entries=entries)
+
+
 def _write(
-    batches: BatchReader, output_format: ReadFormat, output: Path | None, *, entries: bool, show: ShowProgress
+    batches: BatchReader,
+    output_format: ReadFormat,
+    output: Path | None,
+    text_sink: Callable[[TextIO], Sink],
+    plural: str,
+    *,
+    show: ShowProgress,
 ) -> None:
-    from afterglow.cli.sinks import JsonLines, Parquet, Table, parquet_output, text_output  # noqa: PLC0415
+    from afterglow.cli.sinks import parquet_output, text_output  # noqa: PLC0415
 
     with ExitStack() as stack:
-        sink: JsonLines | Parquet | Table
+        sink: Sink
         if output_format is ReadFormat.PARQUET:
             sink = stack.enter_context(parquet_output(output, batches.schema))
         else:
-            out = stack.enter_context(text_output(output))
-            sink = Table(out) if output_format is ReadFormat.TABLE else JsonLines(out, entries=entries)
-        plural = "entries" if entries else "messages"
+            sink = text_sink(stack.enter_context(text_output(output)))
         is_shown = output is None and sys.stdout.isatty()
         rows = size = 0
         for batch in batches:

@@ -10,8 +10,9 @@ import json
 import os
 import sys
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from afterglow.cli.output import json_text, printable, silence_stdout
 from afterglow.errors import ConfigError
@@ -28,6 +29,14 @@ _MAX_WIDTH: Final = 60
 """Characters of a table cell; longer text is truncated."""
 
 
+class Sink(Protocol):
+    """Takes the batches of a command, in order."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        ...
+
+
 class JsonLines:
     """One JSON object per row."""
 
@@ -41,15 +50,21 @@ class JsonLines:
 
 
 class Table:
-    """A table with one line per row; the first batch determines the column widths."""
+    """A table with one line per row; the first batch determines the column widths.
 
-    def __init__(self, out: TextIO) -> None:
+    Args:
+        out: The output.
+        by_column: Show every column under its own name; otherwise those of messages or entries, shortened.
+    """
+
+    def __init__(self, out: TextIO, *, by_column: bool = False) -> None:
         self._out = out
+        self._cells = _by_column if by_column else _shown
         self._widths: dict[str, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
-        rows = [_shown(row) for row in batch.to_pylist()]
+        rows = [self._cells(row) for row in batch.to_pylist()]
         if not self._widths:
             self._widths = {
                 name: min(max(len(name), *(len(row[name]) for row in rows)), _MAX_WIDTH) for name in rows[0]
@@ -160,11 +175,20 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
         shown["topic"] = printable(row["topic"].rpartition("/")[2])
     shown["position"] = ":".join(map(str, position))
     if "publish_time" in row:
-        shown["time"] = f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z" if time else ""
+        shown["time"] = _time(time) if time else ""
     for name in ("producer", "key", "properties", "value", "data", "tier", "_corrupt"):
         if name in row:
             shown[name] = _text(name, row[name])
     return shown
+
+
+def _by_column(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a table row, one for each column."""
+    return {name: _time(value) if isinstance(value, datetime) else _text(name, value) for name, value in row.items()}
+
+
+def _time(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z"
 
 
 def _text(name: str, value: Any) -> str:

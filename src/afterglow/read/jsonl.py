@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+
+from afterglow.format.schema import ENTRIES, MESSAGES
+from afterglow.read.typed import CORRUPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TIMES = ("publish_time", "event_time", "broker_time")
+_TIMES: Final = frozenset({"publish_time", "event_time", "broker_time"})
+_ENTRY_KEYS: Final = {"data": "data_base64"}
+_ORDER: Final = {name: at for at, name in enumerate((*MESSAGES.names, CORRUPT))}
+_BLOCK_COLUMNS: Final = frozenset(MESSAGES.names) - {"topic", "tier"}
+"""Columns of messages that come from their object alone."""
 
 
 def message_rows(
@@ -19,47 +26,55 @@ def message_rows(
     """Each message of a batch as a JSON object. One Python object per message: not for bulk.
 
     Args:
-        batch: The messages, with all block columns.
-        topic: The topic's name, if the batch has no column ``topic``.
-        tier: The copy that served them, if the batch has no column ``tier``.
+        batch: The messages, with all columns or some; the object has the keys of those.
+        topic: The topic's name, if the batch has all columns but ``topic``.
+        tier: The copy that served them, if the batch has all columns but ``tier``.
     """
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    for name in _TIMES:
-        columns[name] = columns[name].cast(pa.int64())
-    binary = {name: pa.types.is_binary(columns[name].type) for name in ("key", "value")}
-    lists = {name: column.to_pylist() for name, column in columns.items()}
+    columns: dict[str, list[Any]] = {}
+    for name in batch.schema.names:
+        column = batch.column(name)
+        columns[name] = (column.cast(pa.int64()) if name in _TIMES else column).to_pylist()
+    is_whole = columns.keys() >= _BLOCK_COLUMNS
+    if is_whole:
+        columns.setdefault("topic", [topic] * batch.num_rows)
+        columns.setdefault("tier", [tier] * batch.num_rows)
+    typed = {name for name in ("key", "value") if name in columns and not pa.types.is_binary(batch.column(name).type)}
+    if CORRUPT in columns:
+        typed.add("value")
+    # The keys have the order of the public interface if all columns are there, otherwise that of the columns.
+    order = sorted(columns, key=_ORDER.__getitem__) if is_whole else list(columns)
     for i in range(batch.num_rows):
-        row = {name: values[i] for name, values in lists.items()}
-        times = {name: None if row[name] is None else row[name] // 1000 for name in _TIMES}
-        yield {
-            "topic": row.get("topic", topic),
-            "ledger_id": row["ledger_id"] if row["ledger_id"] >= 0 else None,
-            "entry_id": row["entry_id"],
-            "batch_index": row["batch_index"],
-            "producer": row["producer"],
-            "sequence_id": row["sequence_id"],
-            **times,
-            "index": row["index"],
-            "key": _text(row["key"]) if binary["key"] else plain(row["key"]),
-            "key_base64": _base64(row["key"]) if binary["key"] else None,
-            "ordering_key_base64": _base64(row["ordering_key"]),
-            "properties": dict(row["properties"]),
-            "schema_version_base64": _base64(row["schema_version"]),
-            "encrypted": row["encrypted"],
-            "null_value": row["value"] is None,
-            "value_base64": _base64(row["value"]) if binary["value"] else None,
-            "tier": row.get("tier", tier),
-            "replicated_from": row["replicated_from"],
-            "schema_id_base64": _base64(row["schema_id"]),
-            **({"value": plain(row["value"]), "_corrupt": row["_corrupt"]} if "_corrupt" in row else {}),
-        }
+        row: dict[str, Any] = {}
+        for name in order:
+            _add_column(row, name, columns[name][i], is_typed=name in typed)
+        yield row
+
+
+def _add_column(row: dict[str, Any], name: str, value: Any, *, is_typed: bool) -> None:
+    """Add the keys of a column to an object."""
+    if name in _TIMES:
+        row[name] = None if value is None else value // 1000
+    elif name == "ledger_id":
+        row[name] = value if value >= 0 else None
+    elif name in {"ordering_key", "schema_version", "schema_id"}:
+        row[f"{name}_base64"] = _base64(value)
+    elif name == "properties":
+        row[name] = dict(value)
+    elif name in {"key", "value"}:
+        if name == "value":
+            row["null_value"] = value is None
+        row[name] = plain(value) if is_typed else _text(value)
+        row[f"{name}_base64"] = _base64(value) if value is None or isinstance(value, bytes) else None
+    else:
+        row[name] = value
 
 
 def entry_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Each raw entry of a batch as a JSON object. One Python object per entry: not for bulk."""
-    columns = (batch.column(name).to_pylist() for name in ("ledger_id", "entry_id", "data", "tier"))
-    for row in zip(*columns, strict=True):
-        yield entry_row(*row)
+    """Each raw entry of a batch as a JSON object, without its topic if all columns are there. Not for bulk."""
+    omitted = "topic" if batch.schema.names == ENTRIES.names else None
+    for row in batch.to_pylist():
+        row.pop(omitted, None)
+        yield {_ENTRY_KEYS.get(name, name): _base64(value) if name == "data" else value for name, value in row.items()}
 
 
 def entry_row(ledger_id: int | None, entry_id: int, data: bytes | memoryview, tier: str) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from afterglow.source.cluster_hot import ClusterHot, bookies_of
 from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_metadata
 from afterglow.source.listing_cache import ListingCache, cache_file
 from afterglow.source.tier_directory import TierDirectory
-from afterglow.tier.locations import FILESYSTEM, TierLocation, Tiers, configured_location
+from afterglow.tier.locations import FILESYSTEM, TierLocation, configured_location
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from afterglow.config import BrokerConfig
     from afterglow.source.directory import TopicDirectory
+    from afterglow.tier.locations import Tiers
 
 Hot: TypeAlias = Literal["read", "skip"]
 Entries: TypeAlias = Literal["auto", "bookkeeper", "broker"]
@@ -71,7 +72,7 @@ class SourceAddress:
 
 
 def open_source(
-    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, stores: Tiers, held: ExitStack
 ) -> tuple[TopicDirectory, ObjectLocator]:
     """Open a source.
 
@@ -79,14 +80,15 @@ def open_source(
         address: The source.
         config: The settings of this process.
         explicit: Location of all objects, which overrides metadata.
-        held: Closes the opened stores.
+        stores: Opens the stores of tiers.
+        held: Closes the opened metadata stores.
 
     Raises:
         ConfigError: An address is malformed.
         MetadataError: The metadata cannot be read.
     """
     if address.is_tier:
-        return _open_tier(address, config, explicit)
+        return _open_tier(address, config, explicit, stores)
     if address.scheme not in {"", "http", "https", "zk"}:
         raise ConfigError(f"invalid source address {address.source!r}; expected {_FORMS}")
     credentials = ClusterCredentials.of(address.token, address.ca_file)
@@ -158,7 +160,7 @@ def _open_home(
 
 
 def _open_tier(
-    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, stores: Tiers
 ) -> tuple[TopicDirectory, ObjectLocator]:
     """Open a tier as a source.
 
@@ -171,6 +173,6 @@ def _open_tier(
             "of a cluster as the source"
         )
     location = configured_location(address.source, config)
-    store = Tiers().store(location, config)
+    store = stores.store(location, config)
     directory = TierDirectory(address.source, location, store, ListingCache(cache_file(str(location))), config)
     return directory, ObjectLocator(explicit=location)

@@ -69,8 +69,9 @@ def connect(
     config = load_conf(environ=os.environ)
     explicit = None if tier is None else own_tier(Path(), tier, config)
     with ExitStack() as stack:
-        directory, locator = open_source(address, config, explicit, stack)
-        tiers = TierReader(Tiers(deadline_s=timeout_s), config, locator)
+        stores = Tiers(deadline_s=timeout_s)
+        directory, locator = open_source(address, config, explicit, stores, stack)
+        tiers = TierReader(stores, config, locator)
         stack.callback(tiers.close)
         context = SourceContext(directory, tiers, ReadCounters(), skips_hot=not reads_hot and not address.is_tier)
         return Source(context, stack.pop_all())
