@@ -352,3 +352,20 @@ def test_a_tier_alone_is_a_source_of_batches_but_not_of_streams(spark: SparkSess
         spark.readStream.format("afterglow").options(source=tier, topic=TOPIC).load().writeStream.format(
             "noop"
         ).start().processAllAvailable()
+
+
+def test_a_program_registers_the_source_and_its_own_interpreter(
+    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    afterglow.spark.register(spark)
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert load(spark, home.path, columns="tier").count() == 3 * (15 + 15 * 3)
+
+
+def test_a_temporary_view_takes_the_options(spark: SparkSession, home: Home) -> None:
+    options = f"source '{home.path}', topic 't', columns 'tier,value', hot 'skip'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW messages USING afterglow OPTIONS ({options})")
+    found = spark.sql("SELECT tier, count(*) AS messages FROM messages GROUP BY tier")
+    assert rows(found) == [{"tier": "tiered", "messages": 2 * (15 + 15 * 3)}]

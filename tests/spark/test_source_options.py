@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from afterglow.config.choices import ReadPriority
-from afterglow.errors import AfterglowError
+from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.position import Position
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
@@ -104,3 +104,9 @@ def test_a_wrong_option_is_named_with_the_fix(given: dict[str, Any], error: str)
     with pytest.raises(AfterglowError) as failed:
         parse(**given)
     assert error in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["provider", "option.source"])
+def test_the_properties_of_a_table_are_refused_with_what_to_use_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match="use CREATE TEMPORARY VIEW"):
+        SourceOptions.parse({"source": "s", "topic": "t", name: "afterglow"}, 0)

@@ -180,6 +180,11 @@ class SourceOptions:
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """Options by their documented names."""
     names = {name.lower(): name for name in OPTIONS}
+    if "provider" in given or any(name.startswith("option.") for name in given):
+        raise ConfigError(
+            "CREATE TABLE … USING afterglow is not supported: Spark passes other options than those given; "
+            "use CREATE TEMPORARY VIEW … USING afterglow OPTIONS (source '…', topic '…')"
+        )
     for name in given:
         if name.lower() in names:
             continue
