@@ -103,7 +103,7 @@ class LibrarySeeker:
         config = load_conf()
         self._stores: list[CountingStore] = []
         self._counters = ReadCounters()
-        directory, locator = open_source(SourceAddress(str(topic.home)), config, None, stack)
+        directory, locator = open_source(SourceAddress(str(topic.home)), config, None, Tiers(), stack)
         tiers = TierReader(Tiers(self._wrap), config, locator)
         stack.callback(tiers.close)
         self._found = Position(-1, -1)
