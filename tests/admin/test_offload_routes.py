@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.requests import Request
 
-from afterglow.admin.call import BrokerCall
+from afterglow.admin.call import BrokerCall, ReadLimits
 from afterglow.offload.ledger_scan import LedgerScan
 from afterglow.read.copies import StorageTier
 from afterglow.read.counters import ReadCounters
@@ -254,7 +254,7 @@ def test_searches_by_callers_leave_threads_to_consumers(admin: Admin) -> None:
 
     async def search() -> None:
         turns = asyncio.Semaphore(0)
-        call = BrokerCall(admin.server, turns, Request({"type": "http"}))
+        call = BrokerCall(admin.server, ReadLimits(turns), Request({"type": "http"}))
         waiting = asyncio.create_task(call.search(found.append, 1))
         for _ in range(4):
             await admin.service.run_in_tier_pool(found.copy)

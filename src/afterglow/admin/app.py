@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -13,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from afterglow.admin import (
+    browse_routes,
     cluster_routes,
     console,
     console_routes,
@@ -32,7 +32,7 @@ from afterglow.admin import (
     verify_routes,
 )
 from afterglow.admin.access import Access, AccessControl
-from afterglow.admin.call import BrokerCall
+from afterglow.admin.call import BrokerCall, ReadLimits
 from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.admin.resource import failure, json_response
 from afterglow.broker.service import url_host
@@ -79,6 +79,7 @@ ALL_RESOURCES = (
     offload_policy_routes.TOPICS,
     subscription_routes.RESOURCES,
     message_routes.RESOURCES,
+    browse_routes.RESOURCES,
     schema_routes.RESOURCES,
     verify_routes.RESOURCES,
     console.RESOURCES,
@@ -87,9 +88,6 @@ ALL_RESOURCES = (
     cluster_routes.BROKERS,
 )
 """All resources, in the order in which paths are matched."""
-
-_SEARCHES: Final = 4
-"""Calls that search a tier at a time. The other threads of the tier pool are for consumers."""
 
 
 async def start_admin(
@@ -134,7 +132,7 @@ async def serve_app(
 def admin_app(server: ServerHandle[BrokerService]) -> Starlette:
     """The admin API of a server, to be served in the broker's own event loop."""
     control = AccessControl(server.service)
-    make = partial(BrokerCall, server, asyncio.Semaphore(_SEARCHES))
+    make = partial(BrokerCall, server, ReadLimits())
     metrics = BrokerMetrics(server)
     tables: tuple[ResourceTable[BrokerCall], ...] = (*process_resources(server, metrics), *ALL_RESOURCES)
     return make_app(route for resources in tables for route in resources.routes(control, make))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from afterglow.admin import values
 from afterglow.admin.errors import AdminError, bad_request, precondition_failed
 from afterglow.metadata.names import Domain, NamespaceName, decode_name
+from afterglow.pacing import TokenBucket
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from starlette.requests import Request
@@ -191,12 +193,30 @@ class Call:
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
+_SEARCHES: Final = 4
+"""Calls that search a tier at a time. The other threads of the tier pool are for consumers."""
+_BROWSED_BYTES: Final = 32 << 20
+"""Stored bytes of messages that calls may browse in a second, together: a few percent of what consumers are served."""
+_LEAST_BROWSED_BYTES: Final = 256 << 10
+"""Bytes that a call counts for at least, so that small windows are limited too: 128 calls per second."""
+_MAX_BROWSE_WAIT_S: Final = 5.0
+"""A call that would wait longer is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Limits of calls that read messages, shared by all calls of a broker."""
+
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
+    browsing: TokenBucket = field(default_factory=lambda: TokenBucket(_BROWSED_BYTES))
+
+
 class BrokerCall(Call):
     """One call of the admin API of a broker.
 
     Args:
         server: The server.
-        searches: Limits the number of concurrent searches.
+        limits: Limits of calls that read messages.
         request: The request.
         is_super_user: Whether the caller is a superuser.
     """
@@ -207,19 +227,41 @@ class BrokerCall(Call):
     def __init__(
         self,
         server: ServerHandle[BrokerService],
-        searches: asyncio.Semaphore,
+        limits: ReadLimits,
         request: Request,
         *,
         is_super_user: bool = False,
     ) -> None:
         super().__init__(server, request)
-        self._searches = searches
+        self._limits = limits
         self._allowed = None if is_super_user else server.service.allowed_tiers
 
     async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a search that may read a tier, in the tier pool. The number of concurrent searches is limited."""
-        async with self._searches:
+        async with self._limits.searches:
             return await self.service.run_in_tier_pool(work, *args, **kwargs)
+
+    async def browse(self, work: Callable[[], T], read_bytes: Callable[[T], int]) -> T:
+        """Run work that reads messages for a person, as :meth:`search`; the rate of all such work is limited.
+
+        Args:
+            work: The work.
+            read_bytes: The stored bytes that it has read, from its result.
+
+        Raises:
+            AdminError: Too much was read in the last seconds.
+        """
+        bucket = self._limits.browsing
+        wait_s = bucket.charge(_LEAST_BROWSED_BYTES)
+        if wait_s > _MAX_BROWSE_WAIT_S:
+            bucket.charge(-_LEAST_BROWSED_BYTES)
+            raise AdminError(
+                HTTPStatus.TOO_MANY_REQUESTS, f"too many messages are browsed at once: try again in {wait_s:.0f} s"
+            )
+        await asyncio.sleep(wait_s)
+        found = await self.search(work)
+        bucket.charge(max(read_bytes(found) - _LEAST_BROWSED_BYTES, 0))
+        return found
 
     def check_new_policies(self, policies: Json) -> tuple[str, ...]:
         """Check policies with which the caller creates a namespace; see :meth:`PolicyChanges.check_new`."""
