@@ -17,7 +17,7 @@ import pytest
 from tests.support.clock import ManualExecutor
 from tests.support.java_tools import JavaTools
 
-from afterglow.admin.app import admin_app
+from afterglow.admin.app import ProcessState, admin_app
 from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.broker.auth import Authenticator
 from afterglow.broker.service import BrokerService
@@ -36,6 +36,7 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
+from afterglow.pipeline.metrics.broker import BrokerMetrics
 from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
 from afterglow.pipeline.tiering import TopicSources
@@ -183,6 +184,7 @@ class Admin:
         self._offloading = offloading
         self.metadata = metadata
         self.port = 0
+        self.process: ProcessState
         self._loop = loop
 
     @property
@@ -356,7 +358,9 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         admin = Admin(server, metadata, loop, offloading)
         stack.callback(lambda: admin.run(service.close()))
         admin.run(service.listen("127.0.0.1", 0))
-        http_server = admin.run(serve_http(admin_app(server), "127.0.0.1", 0, HttpLimits.of(config)))
+        admin.process = ProcessState.of(server, BrokerMetrics(server))
+        app = admin_app(server, admin.process)
+        http_server = admin.run(serve_http(app, "127.0.0.1", 0, HttpLimits.of(config)))
         stack.callback(lambda: admin.run(http_server.stop()))
         if offloading:
             stack.callback(offloading.verify_runs.close)

@@ -55,6 +55,11 @@ def test_files_have_a_strict_content_security_policy(shared: Admin, path: str) -
     assert answer.headers["content-type"].split(";")[0] == kind[re.split(r"[/.]", path.rstrip("/"))[-1]]
 
 
+def test_the_root_leads_to_the_console(shared: Admin) -> None:
+    answer = shared.call("GET", "/")
+    assert (answer.status, answer.headers["location"]) == (307, "/console")
+
+
 def test_a_file_that_the_browser_has_is_not_sent_again(shared: Admin) -> None:
     tag = shared.call("GET", "/console/main.js").headers["etag"]
     same = shared.call("GET", "/console/main.js", headers={"If-None-Match": f'"other", W/{tag}'})

@@ -22,12 +22,14 @@ from tests.support.hold_broker import HoldBroker
 from tests.support.recorded_admin import recorded_admin
 from tests.support.served_topics import eventually
 
+from afterglow.admin.app import ProcessState
 from afterglow.admin.attached_app import attached_app
 from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.attach.catalog import AttachedCatalog
 from afterglow.attach.cluster import AttachedCluster, ClusterSettings
 from afterglow.attach.follower import Follower
 from afterglow.attach.hot_ledgers import ClusterLedgers
+from afterglow.attach.metrics import AttachMetrics
 from afterglow.attach.policies import AttachPolicies, PolicyFile
 from afterglow.attach.records import attachment_instance, record_subscription
 from afterglow.attach.service import AttachedService, ClusterLink
@@ -293,7 +295,8 @@ class AttachedHere:
             found: Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
             return found.result(_WAIT_S)
 
-        server = run(serve_http(attached_app(self.server), "127.0.0.1", 0, HttpLimits.of(config)))
+        state = ProcessState.of(self.server, AttachMetrics(self.server))
+        server = run(serve_http(attached_app(self.server, state), "127.0.0.1", 0, HttpLimits.of(config)))
         self._stack.callback(lambda: run(server.stop()))
         self.port = server.port
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -38,7 +40,9 @@ from afterglow.admin.resource import failure, json_response
 from afterglow.broker.service import url_host
 from afterglow.pipeline.metrics.broker import BrokerMetrics
 from afterglow.pipeline.metrics.collector import own_figures
+from afterglow.pipeline.metrics.history import INTERVAL_S, RateHistory
 from afterglow.pipeline.metrics.overview import Overview
+from afterglow.pipeline.upkeep import cancel_task, run_periodically
 
 if TYPE_CHECKING:
     import ssl
@@ -83,6 +87,7 @@ ALL_RESOURCES = (
     schema_routes.RESOURCES,
     verify_routes.RESOURCES,
     console.RESOURCES,
+    console.ROOT,
     not_served.RESOURCES,  # after the others: its patterns also match names in their paths
     cluster_routes.PROCESS,  # after the table: /brokers/{cluster} would match some of its paths
     cluster_routes.BROKERS,
@@ -94,18 +99,35 @@ async def start_admin(
     server: ServerHandle[BrokerService], tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API of a broker; see :func:`serve_app`."""
-    return await serve_app(admin_app(server), server.service.config, tls)
+    state = ProcessState.of(server, BrokerMetrics(server))
+    return await serve_app(admin_app(server, state), server.service.config, tls, state)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """The metrics of a process, and what the console shows of it."""
+
+    metrics: MetricsCollector
+    overview: Overview
+    history: RateHistory
+
+    @classmethod
+    def of(cls, server: ServerHandle[TopicService], metrics: MetricsCollector) -> Self:
+        """The state of a server with these metrics."""
+        overview = Overview(server, partial(own_figures, metrics))
+        return cls(metrics, overview, RateHistory(overview))
 
 
 async def serve_app(
-    app: Starlette, config: BrokerConfig, tls: ssl.SSLContext | None
+    app: Starlette, config: BrokerConfig, tls: ssl.SSLContext | None, state: ProcessState
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve an application on the plain port, the TLS port, or both.
+    """Serve an application on the plain port, the TLS port, or both, and sample its history.
 
     Args:
         app: The application.
         config: Has the ports and limits.
         tls: The context of the TLS port; None: there is no such port.
+        state: The state of the process.
 
     Returns:
         The URL of the first port, and a callable that stops all ports.
@@ -125,34 +147,36 @@ async def serve_app(
                 running = await serve_http(app, config.bind_address, port, limits, context)
                 stack.push_async_callback(running.stop)
                 urls.append(f"{scheme}://{host}:{running.port}")
+        if urls:
+            sampling = run_periodically(INTERVAL_S, "the history of rates", state.history.sample)
+            stack.push_async_callback(cancel_task, asyncio.create_task(sampling))
         return (urls[0] if urls else "", stack.pop_all().aclose)
     raise AssertionError("unreachable: the block returns or raises")
 
 
-def admin_app(server: ServerHandle[BrokerService]) -> Starlette:
+def admin_app(server: ServerHandle[BrokerService], state: ProcessState) -> Starlette:
     """The admin API of a server, to be served in the broker's own event loop."""
     control = AccessControl(server.service)
     make = partial(BrokerCall, server, ReadLimits())
-    metrics = BrokerMetrics(server)
-    tables: tuple[ResourceTable[BrokerCall], ...] = (*process_resources(server, metrics), *ALL_RESOURCES)
+    tables: tuple[ResourceTable[BrokerCall], ...] = (*process_resources(server, state), *ALL_RESOURCES)
     return make_app(route for resources in tables for route in resources.routes(control, make))
 
 
 def process_resources(
-    server: ServerHandle[TopicService], metrics: MetricsCollector, attached_to: dict[str, str] | None = None
+    server: ServerHandle[TopicService], state: ProcessState, attached_to: dict[str, str] | None = None
 ) -> tuple[SharedResources, ...]:
-    """Resources with a state of their own: overview and metrics of a process.
+    """Resources with a state of their own: overview, history and metrics of a process.
 
     Args:
         server: The server.
-        metrics: Its metrics.
+        state: Its state.
         attached_to: The cluster that the process is attached to, for the console; None: it is a broker.
     """
-    overview = Overview(server, partial(own_figures, metrics))
     scraping = Access.KNOWN if server.service.config.authenticate_metrics_endpoint else Access.ANYONE
     return (
-        console_routes.overview_resources(overview, attached_to),
-        metrics_routes.resources(metrics, scraping),
+        console_routes.overview_resources(state.overview, attached_to),
+        *console_routes.history_resources(state.history),
+        metrics_routes.resources(state.metrics, scraping),
     )
 
 

@@ -18,7 +18,7 @@ from afterglow.admin import (
     verify_routes,
 )
 from afterglow.admin.access import Access, AccessControl
-from afterglow.admin.app import ALL_RESOURCES, make_app, process_resources, serve_app
+from afterglow.admin.app import ALL_RESOURCES, ProcessState, make_app, process_resources, serve_app
 from afterglow.admin.attached_routes import AttachedCall, AttachedResources
 from afterglow.admin.errors import not_allowed
 from afterglow.attach.metrics import AttachMetrics
@@ -45,6 +45,7 @@ SERVED: Final = (
     offload_routes.EVERYTHING,
     verify_routes.RESOURCES,
     console.RESOURCES,
+    console.ROOT,
     cluster_routes.PROCESS,
 )
 """Resources, in the order in which paths are matched."""
@@ -74,17 +75,18 @@ async def start_attached_admin(
     server: ServerHandle[AttachedService], tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API of an attached process; see :func:`afterglow.admin.app.serve_app`."""
-    return await serve_app(attached_app(server), server.service.config, tls)
+    state = ProcessState.of(server, AttachMetrics(server))
+    return await serve_app(attached_app(server, state), server.service.config, tls, state)
 
 
-def attached_app(server: ServerHandle[AttachedService]) -> Starlette:
+def attached_app(server: ServerHandle[AttachedService], state: ProcessState) -> Starlette:
     """The admin API of an attached process, to be served in an event loop of its own."""
     link = server.service.link
     attached_to = {"cluster": link.name, "adminUrl": link.admin_url, "subscription": link.subscription}
     control, make = AccessControl(server.service), partial(AttachedCall, server)
     # The last table has the paths of all others, and gets the methods that these do not have.
     tables: tuple[ResourceTable[AttachedCall], ...] = (
-        *process_resources(server, AttachMetrics(server), attached_to),
+        *process_resources(server, state, attached_to),
         *SERVED,
         _REFUSED,
     )

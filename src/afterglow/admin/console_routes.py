@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from afterglow.offload.explain import Explanation
     from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.topics import HotLedgers, OffloadTopic
+    from afterglow.pipeline.metrics.history import RateHistory
     from afterglow.pipeline.metrics.overview import Overview, TopicRow, TopicsSnapshot
 
     Json = dict[str, Any]
@@ -106,6 +107,24 @@ def overview_resources(overview: Overview, attached_to: Mapping[str, str] | None
         return _tiers(call)
 
     return found
+
+
+def history_resources(history: RateHistory) -> tuple[SharedResources, SharedResources]:
+    """Resources of the history of rates: of all topics together, and of one."""
+    server = SharedResources("/admin/v2/afterglow")
+    topics = SharedResources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+
+    @server.on("GET", "/history", Access.READ_SERVER)
+    async def get_history(_call: Call) -> list[dict[str, float | None]]:
+        """Rates and lag of all topics together over the last minutes, oldest first."""
+        return history.samples()
+
+    @topics.on("GET", "/history", Access.LOOKUP)
+    async def get_topic_history(call: Call) -> list[dict[str, float | None]]:
+        """Rates and lag of one topic over the last minutes, oldest first; empty if it was not open."""
+        return history.samples(str(call.topic))
+
+    return server, topics
 
 
 def _tiers(call: Call) -> list[dict[str, Any]]:

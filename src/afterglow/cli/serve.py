@@ -160,6 +160,8 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
     typer.echo(summarize(config, server.tiering.target))
+    if server.admin_url:
+        typer.echo(f"console {server.admin_url}/console")
     addresses = {"service_url": url, "admin_url": server.admin_url, "tier": str(server.tiering.target)}
     log_event(log, "server started", version=__version__, home=str(home), pid=os.getpid(), **addresses)
     log_settings(config)

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from afterglow.admin.access import Access
 from afterglow.admin.errors import not_found
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from afterglow.admin.call import Call
 
 RESOURCES = SharedResources("/console")
+ROOT = SharedResources("/")
 
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -73,6 +74,12 @@ def _read() -> dict[str, _StaticFile]:
 
 FILES: Final = _read()
 """Static files by name."""
+
+
+@ROOT.on("GET", "", Access.ANYONE)
+async def get_root(_call: Call) -> Response:
+    """A redirect to the page."""
+    return RedirectResponse("/console", HTTPStatus.TEMPORARY_REDIRECT)
 
 
 @RESOURCES.on("GET", "", Access.ANYONE)

@@ -12,6 +12,7 @@ from afterglow.broker.policy_refresh import TOPICS_AT_ONCE
 from afterglow.broker.traffic import RateMeter
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger import ledger_list
+from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.pipeline.metrics.offload import oldest_unoffloaded_ms
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.metadata.names import TopicName
     from afterglow.offload.topics import OffloadTopic
     from afterglow.pipeline.metrics.topics import TopicFigures
     from afterglow.pipeline.server_handle import ServerHandle, TopicService
@@ -140,8 +140,29 @@ class Overview:
                 self._expires_s = ended_s + max(_MIN_AGE_S, _AGE_PER_COST * (ended_s - started_s))
             return self._last
 
-    def _take_snapshot(self, figures: Mapping[str, TopicFigures]) -> TopicsSnapshot:
-        per_second = self._rates.measure(
+    async def open_topics(self) -> tuple[int, tuple[TopicRow, ...]]:
+        """The time, and the rows of the open topics as of now: without the metadata of closed ones, which costs more.
+
+        Called in the event loop of the server, which it does not block.
+        """
+        async with self._lock:
+            figures = {found.ledger_name: found for found in await self._figures()}
+            return await self._service.blocking(self._open_rows, figures)
+
+    def _open_rows(self, figures: Mapping[str, TopicFigures]) -> tuple[int, tuple[TopicRow, ...]]:
+        per_second = self._measure(figures)
+        now_ms = self._service.store.clock.now_ms()
+        rows: list[TopicRow] = []
+        for name, found in figures.items():
+            time.sleep(0)  # yields the GIL, as in a snapshot
+            try:
+                rows.append(self._row(TopicName.from_managed_ledger_name(name), found, per_second, now_ms))
+            except (TopicMissing, MetadataError):  # deleted meanwhile, or unavailable
+                continue
+        return now_ms, tuple(rows)
+
+    def _measure(self, figures: Mapping[str, TopicFigures]) -> Mapping[object, float]:
+        return self._rates.measure(
             {
                 (name, way, unit): count
                 for name, found in figures.items()
@@ -149,6 +170,9 @@ class Overview:
                 for unit, count in (("messages", traffic.messages), ("bytes", traffic.size_bytes))
             }
         )
+
+    def _take_snapshot(self, figures: Mapping[str, TopicFigures]) -> TopicsSnapshot:
+        per_second = self._measure(figures)
         now_ms = self._service.store.clock.now_ms()
         rows: list[TopicRow] = []
         partitions: dict[str, str] = {}
