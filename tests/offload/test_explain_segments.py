@@ -56,8 +56,8 @@ def test_the_open_segment_shows_its_parts_and_what_closes_it(new_world: NewWorld
     found = explained(world)[1]
     assert found.sentence == (
         "It has 14 entries: 12 in segments that are being uploaded and 2 waiting for a segment. "
-        f"Segment {segment.id[:8]} is open: 2 of 2 parts are uploaded. It closes with 600 more bytes "
-        "(maxOffloadSegmentSizeInBytes=2000), or in 500 s (maxOffloadSegmentRolloverTimeInSeconds=600)."
+        f"Segment {segment.id[:8]} is open: 2 of 2 parts are uploaded. It closes with 600 B more "
+        "(maxOffloadSegmentSizeInBytes=1.95 KiB), or in 500 s (maxOffloadSegmentRolloverTimeInSeconds=600)."
     )
     assert (found.state, found.error) == (LedgerState.IN_SEGMENTS, None)
     assert found.next_ms == world.clock.now_ms() + 500_000
@@ -209,5 +209,5 @@ def test_a_topic_that_is_not_open_is_explained_from_metadata(new_world: NewWorld
     world.crash()
     found = explained(world)[1]
     assert "It has 13 entries: 12 in segments that are being uploaded and 1 waiting for a segment." in found.sentence
-    assert "It closes with 800 more bytes" in found.sentence  # as far as is planned
+    assert "It closes with 800 B more" in found.sentence  # as far as is planned
     world.run()

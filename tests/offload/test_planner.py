@@ -184,7 +184,7 @@ FAILURE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
         (PLAIN, {}, LedgerState.NOT_TRIGGERED, "only a manual offload"),
         (PLAIN, {"name": "pulsar/system/persistent/t"}, LedgerState.SYSTEM_TOPIC, "never"),
         (PLAIN, {"obstacle": "set managedLedgerOffloadDriver"}, LedgerState.NO_TIER, "managedLedgerOffloadDriver"),
-        (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 50}, LedgerState.WAITING, "50 bytes, and managed"),
+        (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 50}, LedgerState.WAITING, "50 B, and managed"),
         (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 49}, LedgerState.DUE, "due"),
         (PLAIN, {"managed_ledger_offload_threshold_in_seconds": 15}, LedgerState.WAITING, "in 5 s"),
         (PLAIN, {"managed_ledger_offload_threshold_in_seconds": 10}, LedgerState.DUE, "due"),

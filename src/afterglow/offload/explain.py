@@ -250,8 +250,8 @@ def _waiting(
     reasons = []
     if threshold >= 0:
         reasons.append(
-            f"it and the closed ledgers after it have {kept[ledger.ledgerId]} bytes, and "
-            f"managedLedgerOffloadThresholdInBytes={threshold} keeps that many out of the tier"
+            f"it and the closed ledgers after it have {size(kept[ledger.ledgerId])}, and "
+            f"managedLedgerOffloadThresholdInBytes={size(threshold)} keeps that many out of the tier"
         )
     if at_ms is not None:
         reasons.append(
@@ -416,8 +416,8 @@ def _of_live(view: StreamView, live: UploadRecord) -> _Cause:
     filled = records.planned_frame_bytes(live) if view.filled_bytes is None else view.filled_bytes
     closes_ms = live.first_entry_ms + 1000 * most_s
     return _Cause(
-        f"Segment {_name(live)} is open: {_parts(live)}. It closes with {max(most_bytes - filled, 0)} more bytes "
-        f"(maxOffloadSegmentSizeInBytes={most_bytes}), or in {span(closes_ms - view.now_ms)} "
+        f"Segment {_name(live)} is open: {_parts(live)}. It closes with {size(most_bytes - filled)} more "
+        f"(maxOffloadSegmentSizeInBytes={size(most_bytes)}), or in {span(closes_ms - view.now_ms)} "
         f"(maxOffloadSegmentRolloverTimeInSeconds={most_s}).",
         next_ms=closes_ms,
     )
@@ -493,6 +493,17 @@ def at(ms: int) -> str:
 def span(ms: int) -> str:
     """A duration in seconds; negative ones are shown as 0."""
     return f"{max(ms, 0) / 1000:.0f} s"
+
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(number: int) -> str:
+    """A number of bytes with its unit, to three digits; a negative one is shown as 0."""
+    value, unit = float(max(number, 0)), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if not unit or value >= 100 else f"{value:.3g} {_UNITS[unit]}"
 
 
 def times(count: int) -> str:
