@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pulsar
+import pulsar.schema
 from playwright.sync_api import sync_playwright
 from tests.support.serving import serving
 
@@ -46,9 +47,24 @@ LOADS: Final = {
     "public/default/audit": (900, 4),
 }
 """Bytes of a message, and messages per second."""
+ORDERS: Final = "acme/shop/orders"
+ITEMS: Final = ("lamp", "kettle", "bicycle", "umbrella", "teapot")
+REGIONS: Final = ("north", "south", "west")
 PARTITIONED: Final = "acme/shop/payments"
 FAILING: Final = "acme/shop/invoices"
 """Its tier is a directory that is not there."""
+
+
+class Order(pulsar.schema.Record):  # type: ignore[misc]  # the client has no types
+    """Value of a message about an order."""
+
+    number = pulsar.schema.Long()
+    customer = pulsar.schema.String()
+    item = pulsar.schema.String()
+    note = pulsar.schema.String()
+
+
+ORDER_SCHEMA: Final = pulsar.schema.JsonSchema(Order)
 
 
 class Producing:
@@ -62,7 +78,8 @@ class Producing:
 
     def start(self, topic: str, size: int, per_second: float) -> None:
         """Write messages of a size at a pace."""
-        producer = self._client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+        schema = ORDER_SCHEMA if topic == ORDERS else pulsar.schema.BytesSchema()
+        producer = self._client.create_producer(topic, schema=schema, batching_enabled=False, block_if_queue_full=True)
         thread = threading.Thread(target=self._produce, args=(producer, size, per_second))
         thread.start()
         self._threads.append(thread)
@@ -82,7 +99,15 @@ class Producing:
 
     def _produce(self, producer: Any, size: int, per_second: float) -> None:
         for number in self._beats(per_second):
-            producer.send_async(f"{number:012}".encode().ljust(size, b"."), lambda *_: None)
+            item = ITEMS[number % len(ITEMS)]
+            order = Order(number=number, customer=f"customer-{number * 7919 % 1000}", item=item, note="." * (size - 120))
+            content: Any = order if producer.topic().endswith(ORDERS) else f"{number:012}".encode().ljust(size, b".")
+            producer.send_async(
+                content,
+                lambda *_: None,
+                partition_key=f"customer-{number * 7919 % 1000}",
+                properties={"region": REGIONS[number % len(REGIONS)], "trace": f"{number * 2654435761 % 2**32:08x}"},
+            )
         producer.flush()
 
     def _consume(self, consumer: Any, per_second: float) -> None:

@@ -36,7 +36,6 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
-from afterglow.pipeline.metrics.broker import BrokerMetrics
 from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
 from afterglow.pipeline.tiering import TopicSources
@@ -358,7 +357,7 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         admin = Admin(server, metadata, loop, offloading)
         stack.callback(lambda: admin.run(service.close()))
         admin.run(service.listen("127.0.0.1", 0))
-        admin.process = ProcessState.of(server, BrokerMetrics(server))
+        admin.process = ProcessState.of_broker(server)
         app = admin_app(server, admin.process)
         http_server = admin.run(serve_http(app, "127.0.0.1", 0, HttpLimits.of(config)))
         stack.callback(lambda: admin.run(http_server.stop()))

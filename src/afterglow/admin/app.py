@@ -46,7 +46,7 @@ from afterglow.pipeline.upkeep import cancel_task, run_periodically
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -99,7 +99,7 @@ async def start_admin(
     server: ServerHandle[BrokerService], tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API of a broker; see :func:`serve_app`."""
-    state = ProcessState.of(server, BrokerMetrics(server))
+    state = ProcessState.of_broker(server)
     return await serve_app(admin_app(server, state), server.service.config, tls, state)
 
 
@@ -110,12 +110,24 @@ class ProcessState:
     metrics: MetricsCollector
     overview: Overview
     history: RateHistory
+    memory: Callable[[], Mapping[str, int]]
+    started_ms: int
 
     @classmethod
-    def of(cls, server: ServerHandle[TopicService], metrics: MetricsCollector) -> Self:
-        """The state of a server with these metrics."""
+    def of(
+        cls,
+        server: ServerHandle[TopicService],
+        metrics: MetricsCollector,
+        memory: Callable[[], Mapping[str, int]] = dict,
+    ) -> Self:
+        """The state of a server with these metrics; ``memory`` as for :func:`console_routes.overview_resources`."""
         overview = Overview(server, partial(own_figures, metrics))
-        return cls(metrics, overview, RateHistory(overview))
+        return cls(metrics, overview, RateHistory(overview), memory, server.service.store.clock.now_ms())
+
+    @classmethod
+    def of_broker(cls, server: ServerHandle[BrokerService]) -> Self:
+        """The state of a broker."""
+        return cls.of(server, BrokerMetrics(server), partial(console_routes.broker_memory, server.service))
 
 
 async def serve_app(
@@ -174,7 +186,7 @@ def process_resources(
     """
     scraping = Access.KNOWN if server.service.config.authenticate_metrics_endpoint else Access.ANYONE
     return (
-        console_routes.overview_resources(state.overview, attached_to),
+        console_routes.overview_resources(state.overview, state.memory, state.started_ms, attached_to),
         *console_routes.history_resources(state.history),
         metrics_routes.resources(state.metrics, scraping),
     )

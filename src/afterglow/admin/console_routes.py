@@ -5,14 +5,17 @@ The log of a topic is one answer: its ledgers in the hot log, its objects in the
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from afterglow import __version__
 from afterglow.admin import targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request
 from afterglow.admin.resource import Resources, SharedResources
-from afterglow.errors import AfterglowError
+from afterglow.errors import AfterglowError, MetadataError
 from afterglow.format.objects import ObjectKey, ledger_uuid
 from afterglow.format.position import Position
 from afterglow.ledger import ledger_list
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from afterglow.admin.call import BrokerCall, Call
+    from afterglow.broker.service import BrokerService
     from afterglow.broker.topic import Topic
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.layout import Layout
@@ -74,11 +78,22 @@ _SORTS: Final[dict[str, Callable[[TopicRow], Any]]] = {
 }
 
 
-def overview_resources(overview: Overview, attached_to: Mapping[str, str] | None = None) -> SharedResources:
-    """Resources of the topics and tiers of a server.
+_METADATA_S: Final = 5.0
+"""Time limit of the metadata store's answer in a report about health."""
+
+
+def overview_resources(
+    overview: Overview,
+    memory: Callable[[], Mapping[str, int]],
+    started_ms: int,
+    attached_to: Mapping[str, str] | None = None,
+) -> SharedResources:
+    """Resources of the topics, health and tiers of a server.
 
     Args:
         overview: Its topics.
+        memory: Its connections and the use of its memory, by names of the answer; empty if it has no broker.
+        started_ms: The time of its start.
         attached_to: Name, admin API and subscription of the cluster that it is attached to; None: it is a broker.
     """
     found = SharedResources("/admin/v2/afterglow")
@@ -101,12 +116,47 @@ def overview_resources(overview: Overview, attached_to: Mapping[str, str] | None
         """The cluster whose topics these are, and which alone can change them; null if they are this broker's."""
         return {"attachedTo": attached_to}
 
+    @found.on("GET", "/health", Access.READ_SERVER)
+    async def get_health(call: Call) -> dict[str, Any]:
+        """Version, uptime, answer time of metadata, connections and memory of this process."""
+        snapshot = await overview.snapshot()
+        begun_s = time.monotonic()
+        error = None
+        try:
+            async with asyncio.timeout(_METADATA_S):
+                await call.blocking(call.catalog.tenants)
+        except (MetadataError, TimeoutError) as failure:
+            error = str(failure) or f"the metadata store did not answer within {_METADATA_S:.0f} s"
+        return {
+            "version": __version__,
+            "cluster": call.service.config.cluster_name,
+            "attachedTo": attached_to,
+            "now_ms": call.service.store.clock.now_ms(),
+            "started_ms": started_ms,
+            "metadata_seconds": time.monotonic() - begun_s,
+            "metadata_error": error,
+            "open_topics": sum(row.open for row in snapshot.topics),
+            **memory(),
+        }
+
     @found.on("GET", "/tiers", Access.READ_SERVER)
     async def list_tiers(call: Call) -> list[dict[str, Any]]:
         """Tiers that this broker uses, with their outages."""
         return _tiers(call)
 
     return found
+
+
+def broker_memory(service: BrokerService) -> dict[str, int]:
+    """Connections of a broker and the use of its memory."""
+    cache = service.store.cache
+    return {
+        "connections": len(service.connections),
+        "cache_bytes": cache.statistics.bytes_held,
+        "cache_budget_bytes": cache.budget_bytes,
+        "buffer_bytes": 0 if cache.buffer is None else cache.buffer.statistics.bytes_held,
+        "buffer_budget_bytes": 0 if cache.buffer is None else cache.buffer.budget_bytes,
+    }
 
 
 def history_resources(history: RateHistory) -> tuple[SharedResources, SharedResources]:

@@ -9,9 +9,11 @@ import { h } from "./dom.js";
  * @param confirm Label of the button.
  * @param act Performs the action; the message of an error is shown.
  * @param cancelled Called if the dialog is cancelled.
- * @returns functions that change the dialog: `{ confirm, enable }`
+ * @param informs Whether it has nothing to confirm, and so nothing to cancel.
+ * @param refused Shows an error at its field, and returns whether it did; else it is shown above the buttons.
+ * @returns functions that change the dialog: `{ confirm, enable, isOpen }`
  */
-export function openDialog({ title, body, confirm, act, cancelled = () => {} }) {
+export function openDialog({ title, body, confirm, act, cancelled = () => {}, informs = false, refused = () => false }) {
   let done = false;
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const button = h("button", { class: "primary", type: "submit" }, confirm);
@@ -30,6 +32,7 @@ export function openDialog({ title, body, confirm, act, cancelled = () => {} }) 
           done = true;
           dialog.close();
         } catch (error) {
+          if (refused(error)) return;
           problem.textContent = error.message;
           problem.hidden = false;
         } finally {
@@ -40,7 +43,7 @@ export function openDialog({ title, body, confirm, act, cancelled = () => {} }) 
     h("h2", { id: "dialog-title" }, title),
     h("div", { class: "dialog-body" }, body),
     problem,
-    h("div", { class: "dialog-buttons" }, cancel, button),
+    h("div", { class: "dialog-buttons" }, !informs && cancel, button),
   );
   const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, form);
   dialog.addEventListener("close", () => {
@@ -52,6 +55,7 @@ export function openDialog({ title, body, confirm, act, cancelled = () => {} }) 
   return {
     confirm: (words) => (button.textContent = words),
     enable: (possible) => (button.disabled = !possible),
+    isOpen: () => dialog.isConnected,
   };
 }
 

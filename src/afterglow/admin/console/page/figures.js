@@ -9,9 +9,9 @@ export class Figures {
     this.parts = new Map(
       names.map((name) => {
         const value = h("dd", { class: "figure-value" }, "–");
-        const below = h("dd", { class: "figure-below" });
+        const below = h("span", {});
         const meter = h("div", { class: "meter", hidden: true }, h("span", {}));
-        return [name, { value, below, meter, node: h("div", { class: "figure" }, h("dt", {}, name), value, meter, below) }];
+        return [name, { value, below, meter, node: h("div", { class: "figure" }, h("dt", {}, name), value, h("dd", { class: "figure-below" }, meter, below)) }];
       }),
     );
     this.node = h("dl", { class: "figures" }, [...this.parts.values()].map((part) => part.node));

@@ -46,8 +46,8 @@ const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", y
 
 /** A time in the browser's time zone; with the day unless it is today. */
 export function time(ms) {
-  if (!ms) return "unknown";
-  const date = new Date(ms);
+  const date = new Date(ms ?? NaN);
+  if (!ms || Number.isNaN(date.getTime())) return "unknown"; // producers send any number
   const today = date.toDateString() === new Date().toDateString();
   return today ? clock.format(date) : `${day.format(date)}, ${clock.format(date)}`;
 }
@@ -56,6 +56,14 @@ export const share = (part, all) => (all ? Math.min(part / all, 1) : 0);
 export const percent = (ratio) => `${ratio > 0 && ratio < 0.01 ? "<1" : Math.floor(ratio * 100)} %`;
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 export const position = (at) => (at ? `${at.ledger_id}:${at.entry_id}` : "open");
+
+/** How far a subscription has acknowledged: entry -1 is the position before the first one of a ledger. */
+export function acknowledged(position) {
+  if (position === undefined) return "–";
+  const [ledger, entry] = position.split(":").map(Number);
+  if (ledger < 0) return "nothing yet";
+  return entry < 0 ? `all before ${ledger}:0` : position;
+}
 
 /** Bytes of `64M`, `1.5 GiB`, `4096`; null if it is not a size. */
 export function parseBytes(text) {

@@ -1,7 +1,7 @@
 // Details of blocks.
 
 import { h } from "./dom.js";
-import { bytes, compact, count, plural, position, span, time } from "./format.js";
+import { acknowledged, bytes, compact, count, plural, position, span, time } from "./format.js";
 import { STATUSES } from "./log_model.js";
 
 /**
@@ -82,7 +82,7 @@ function ofCursor(row, seek) {
     "div",
     { class: "cursor-details" },
     h("div", { class: "inspector-head" }, h("h3", {}, row.name), h("span", { class: "badge" }, row.durable ? "Subscription" : "Reader"), row.durable && h("button", { type: "button", class: "quiet", onclick: () => seek(row) }, "Seek…")),
-    pairs(["Acknowledged up to", row.mark_delete], ["Backlog", `${compact(row.backlog)} entries`], ["Consumers", count(row.consumers)], ["Not acknowledged", plural(row.unacknowledged, "message")]),
+    pairs(["Acknowledged up to", acknowledged(row.mark_delete)], ["Backlog", `${compact(row.backlog)} entries`], ["Consumers", count(row.consumers)], ["Not acknowledged", plural(row.unacknowledged, "message")]),
   );
 }
 

@@ -10,6 +10,7 @@ const LABEL = 20;
 const AXIS = 30;
 const FLAG = 18;
 const MAX_FLAG_ROWS = 3;
+const NAME = 64; // width of the name of a lane
 const LANES = [
   ["hot", "Hot log"],
   ["tier", "Tier"],
@@ -66,7 +67,7 @@ export class Lanes {
       this.drawLane(lane, this.groups[lane], top);
       top += LANE + 6;
     }
-    this.drawFlags(flags.items, tops.hot, top - 6, width);
+    this.drawFlags(flags.items, tops, top - 6);
     this.drawTicks(this.axis === "time" ? timeTicks(from, high, width) : entryTicks(from, high, width), toX, tops, top);
     set(this.node, { height: top + AXIS, viewBox: `0 0 ${width} ${top + AXIS}` });
   }
@@ -132,13 +133,13 @@ export class Lanes {
     return { items, rows: Math.max(ends.length, items.length ? 1 : 0) };
   }
 
-  drawFlags(items, laneTop, bottom, width) {
+  drawFlags(items, tops, bottom) {
     keyed(
       this.flags,
       this.known.flags,
       items.map((item) => [item.key, item]),
       () => {
-        const node = s("g", { class: "flag", role: "button", tabindex: 0 }, s("line"), s("path"), s("text"));
+        const node = s("g", { class: "flag", role: "button", tabindex: 0 }, s("path", { class: "mark" }), s("path"), s("text"));
         const select = (stay) => () => this.onSelect({ lane: "cursor", key: node.item.key, blocks: node.item.cursors }, stay);
         node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && select(false)());
         node.addEventListener("click", select(true));
@@ -150,8 +151,8 @@ export class Lanes {
         const [line, head, text] = node.children;
         const y = item.row * FLAG;
         set(node, { "aria-label": `Subscription ${item.text}` });
-        set(line, { x1: item.x, x2: item.x, y1: y + 4, y2: bottom });
-        set(head, { d: `M${item.x - 5} ${laneTop - 8}h10l-5 7z` });
+        set(line, { d: mark(item.x, y + 4, tops, bottom) });
+        set(head, { d: `M${item.x - 5} ${tops.hot - 8}h10l-5 7z` });
         set(text, { x: item.left ? item.x - 5 : item.x + 5, y: y + 13, "text-anchor": item.left ? "end" : "start" });
         say(text, item.text);
       },
@@ -211,6 +212,12 @@ export class Lanes {
       for (const node of this.known[lane].values()) set(node, { "aria-selected": node.group === shown });
     }
   }
+}
+
+/** The line of a subscription through both lanes, interrupted at the names of the lanes. */
+function mark(x, top, tops, bottom) {
+  const parts = x < NAME ? [[top, tops.hot - LABEL], [tops.hot, tops.hot + LANE], [tops.tier, bottom]] : [[top, bottom]];
+  return parts.filter(([from, to]) => from < to).map(([from, to]) => `M${x} ${from}V${to}`).join("");
 }
 
 const distance = (group, x) => Math.max(group.left - x, x - group.right, 0);

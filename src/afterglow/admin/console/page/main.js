@@ -1,37 +1,56 @@
 // Entry point: shows the view of the address and refreshes it.
 
 import { get, topicPath } from "./api.js";
+import { ClientsView } from "./clients.js";
 import { h } from "./dom.js";
-import { answered, broken, refused, silent } from "./notices.js";
+import { HealthView } from "./health.js";
+import { MessagesView } from "./messages.js";
+import { answered, broken, calm, refused, silent } from "./notices.js";
 import { OverviewView } from "./overview.js";
 import { PartitionedView } from "./partitioned.js";
 import { Poll } from "./poll.js";
+import { routeOf } from "./routes.js";
+import { SchemaView } from "./schema.js";
 import { askForTokens } from "./token.js";
 import { TopicView } from "./topic.js";
 
 const content = document.getElementById("content");
 let poll = null;
+let view = null;
 let shows = 0;
+let attached = null; // the cluster that the process is attached to, which alone can change topics
 
-/** The view of an address: `#/` for all topics, `#/topic/TENANT/NAMESPACE/NAME` for one. */
-async function viewOf(address, ask) {
-  const found = /^#\/topic\/([^/]+)\/([^/]+)\/([^/]+)$/.exec(address);
-  if (!found) return new OverviewView(ask);
-  const topic = found.slice(1).map(decodeURIComponent).join("/");
+/** The view of an address. */
+async function viewOf(route, ask) {
+  attached ??= { to: (await get("afterglow/process")).attachedTo };
+  const readOnly = Boolean(attached.to);
+  if (route.page === "health") return new HealthView();
+  if (route.page === "topics") return new OverviewView(ask, readOnly);
+  const { topic, tab, query } = route;
   const { partitions } = await get(topicPath(topic, "partitions"));
-  return partitions ? new PartitionedView(topic, ask) : new TopicView(topic, ask);
+  if (!readOnly && tab === "clients") return new ClientsView(topic, ask, partitions);
+  if (!readOnly && tab === "schema") return new SchemaView(topic, partitions);
+  if (partitions) return new PartitionedView(topic, ask, partitions, readOnly);
+  return !readOnly && tab === "messages" ? new MessagesView(topic, query, ask) : new TopicView(topic, ask, readOnly);
 }
 
 function show() {
+  const route = routeOf(location.hash);
+  for (const link of document.querySelectorAll("#pages a")) link.ariaCurrent = route.page === "health" ? (link.hash === "#/health" ? "page" : null) : link.hash === "#/" ? "page" : null;
+  if (view?.accepts?.(route)) {
+    view.navigate(route.query);
+    poll.now();
+    return;
+  }
   shows += 1;
   const mine = shows;
   poll?.stop();
-  let view = null;
+  view = null;
   const ask = () => poll?.now();
   const work = async () => {
     // Choosing the view needs a call: the poll repeats it until it succeeds.
     if (!view) {
-      const made = await viewOf(location.hash, ask);
+      const made = await viewOf(route, ask);
       if (mine !== shows) return;
       view = made;
       document.title = `${view.title} · Afterglow`;
@@ -45,11 +64,21 @@ function show() {
   poll = new Poll(work, 2000, ({ error, againMs }) => {
     if (mine !== shows) return;
     if (!error) answered();
+    else if (error.status === 404) missing(error.message);
     else if (error.status === undefined) broken(error.message);
     else if (error.silent) silent(error.message, againMs, retry);
     else refused(error.message, retry);
-    if (error && !view) content.replaceChildren(h("p", { class: "empty" }, error.message, " ", h("a", { href: "#/" }, "All topics")));
+    if (error && !view && error.status !== 404) content.replaceChildren(h("h1", { class: "hidden" }, "Not available"), h("p", { class: "empty" }, "Nothing to show yet."));
   });
+
+  /** The topic does not exist, or not any more: say it once, and do not ask again. */
+  function missing(reason) {
+    poll.stop();
+    view = null;
+    calm();
+    document.title = "Not found · Afterglow";
+    content.replaceChildren(h("h1", {}, "Not found"), h("p", { class: "empty" }, reason, " ", h("a", { href: "#/" }, "All topics")));
+  }
 }
 
 addEventListener("error", (event) => broken(event.message));

@@ -19,6 +19,13 @@ export function answered() {
   if (banner.dataset.kind === "silent") banner.hidden = true;
 }
 
+/** The page is not live, for a reason that it shows itself. */
+export function calm() {
+  live.dataset.state = "silent";
+  say(live, "");
+  if (banner.dataset.kind === "silent") banner.hidden = true;
+}
+
 /** The broker does not answer: show a banner, and keep the last data. */
 export function silent(reason, againMs, retry) {
   live.dataset.state = "silent";

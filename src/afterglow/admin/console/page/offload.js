@@ -10,8 +10,12 @@ import { toast } from "./notices.js";
 const POLL_MS = 1000;
 const MAX_POLLS = 600;
 
-/** Offload a topic, except for the newest bytes that the user keeps. */
-export function offload(topic, log, streaming, onStart) {
+/**
+ * Offload a topic, except for the newest bytes that the user keeps.
+ * @param current Returns the newest log.
+ * @returns a function to be called when the log has changed, which describes the effect anew.
+ */
+export function offload(topic, current, streaming, onStart) {
   let keep = 0;
   const size = h("input", { type: "text", value: "100 MiB", "aria-label": "Size to keep", autocomplete: "off", oninput: () => update() });
   const effect = h("p", { class: "said", "aria-live": "polite" });
@@ -25,12 +29,13 @@ export function offload(topic, log, streaming, onStart) {
     body,
     confirm: "Offload",
     act: async () => {
-      await call("PUT", topicPath(topic, "offload"), position(log.ledgers, before));
+      await call("PUT", topicPath(topic, "offload"), position(current().ledgers, before));
       watch(topic);
       onStart();
     },
   });
   const update = () => {
+    const log = current();
     if (streaming) {
       before = Infinity;
       effect.textContent = log.lag_bytes
@@ -48,11 +53,12 @@ export function offload(topic, log, streaming, onStart) {
     const going = log.ledgers.filter((row) => before !== null && row.ledger_id < before && row.entries && !["offloaded", "freed", "waiting-for-lag", "to-be-freed"].includes(row.state));
     const stays = log.ledgers.filter((row) => before !== null && row.ledger_id >= before);
     effect.textContent = going.length
-      ? `${plural(going.length, "ledger")}, ${bytes(going.reduce((sum, row) => sum + row.bytes, 0))}, from ${going[0].ledger_id} to ${going.at(-1).ledger_id}, will be offloaded. ${stays.length ? `${plural(stays.length, "ledger")} from ${stays[0].ledger_id} on ${stays.length === 1 ? "is" : "are"} kept.` : ""} Clients are not affected.`
+      ? `${plural(going.length, "ledger")}, ${bytes(going.reduce((sum, row) => sum + row.bytes, 0))}, from ${going[0].ledger_id} to ${going.at(-1).ledger_id}, of the ${bytes(log.lag_bytes)} that are not in the tier, will be offloaded. ${stays.length ? `${plural(stays.length, "ledger")} from ${stays[0].ledger_id} on ${stays.length === 1 ? "is" : "are"} kept.` : ""} Clients are not affected.`
       : "Nothing to offload: all closed ledgers are in the tier, or are kept.";
     dialog.enable(going.length > 0);
   };
   update();
+  return () => dialog.isOpen() && update();
 }
 
 /** Offload every partition of a topic. */

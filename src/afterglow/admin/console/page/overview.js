@@ -5,8 +5,9 @@ import { Chart } from "./chart.js";
 import { h, say } from "./dom.js";
 import { Figures } from "./figures.js";
 import { bytes, bytesPerSecond, compact, count, percent, perSecond, plural, share } from "./format.js";
-import { note } from "./history.js";
+import { note, remember } from "./history.js";
 import { Outages } from "./outages.js";
+import { createTopic } from "./topic_actions.js";
 import { TopicTable } from "./topic_table.js";
 
 const PAGE = 50;
@@ -17,12 +18,12 @@ const query = { filter: "", sort: "topic", descending: false, offset: 0 };
 export class OverviewView {
   static everyMs = 3000;
 
-  constructor(ask) {
+  constructor(ask, readOnly) {
     this.title = "Topics";
     this.ask = ask;
     this.outages = new Outages();
     this.figures = new Figures("Topics", "Log", "In the tier", "Lag", "In", "Out");
-    this.chart = new Chart("Messages per second", perSecond, [["in", "in"], ["out", "out"]]);
+    this.chart = new Chart("Messages per second", perSecond, [["messages_in", "in"], ["messages_out", "out"]]);
     this.table = new TopicTable("Topics", (column) => this.sort(column));
     this.filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name", "aria-label": "Filter topics by name", autocomplete: "off", spellcheck: "false", value: query.filter, oninput: () => this.typed() });
     this.order = h(
@@ -41,12 +42,14 @@ export class OverviewView {
       h("h1", { class: "hidden" }, "Topics"),
       this.outages.node,
       h("section", { class: "card summary" }, this.figures.node, this.chart.node),
-      h("section", { class: "card" }, h("div", { class: "tools" }, this.filter, this.order, this.summary, this.pager), this.table.node, this.empty),
+      h("section", { class: "card" }, h("div", { class: "tools" }, this.filter, this.order, this.summary, this.pager, !readOnly && h("button", { type: "button", onclick: createTopic }, "Create topic…")), this.table.node, this.empty),
     );
     this.table.sortedBy(query.sort, query.descending);
   }
 
   async refresh() {
+    if (!this.begun) remember("", await get("afterglow/history"));
+    this.begun = true;
     const { filter, sort, descending, offset } = query;
     const parameters = new URLSearchParams({ filter, sort, descending, offset, limit: PAGE });
     const found = await get(`afterglow/topics?${parameters}`);
@@ -69,7 +72,7 @@ export class OverviewView {
       In: [perSecond(totals.messages_in_per_second), bytesPerSecond(totals.bytes_in_per_second)],
       Out: [perSecond(totals.messages_out_per_second), bytesPerSecond(totals.bytes_out_per_second)],
     });
-    this.chart.update(note("", found.now_ms, {}, { in: totals.messages_in_per_second, out: totals.messages_out_per_second }));
+    this.chart.update(note("", found.now_ms, {}, { messages_in: totals.messages_in_per_second, messages_out: totals.messages_out_per_second }));
     this.table.update(found.topics);
     this.table.node.hidden = !found.topics.length;
     this.empty.hidden = Boolean(found.topics.length);

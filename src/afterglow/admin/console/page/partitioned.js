@@ -8,7 +8,9 @@ import { offloadPartitions } from "./offload.js";
 import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
 import { seek } from "./seek.js";
+import { skip } from "./skip.js";
 import { Subscriptions } from "./subscriptions.js";
+import { topicHead } from "./topic_head.js";
 import { TopicTable } from "./topic_table.js";
 
 const MAX_PARTITIONS = 1000;
@@ -16,19 +18,19 @@ const MAX_PARTITIONS = 1000;
 export class PartitionedView {
   static everyMs = 3000;
 
-  constructor(topic, ask) {
+  constructor(topic, ask, partitions, readOnly) {
     this.topic = topic;
-    const { namespace, local } = parseTopic(topic);
+    const { local } = parseTopic(topic);
     this.title = local;
     this.outages = new Outages();
     this.figures = new Figures("Partitions", "Log", "In the tier", "Lag", "In", "Out");
     this.table = new TopicTable(`Partitions of ${local}`, null);
-    this.subscriptions = new Subscriptions((cursor) => seek(topic, cursor, null, ask));
+    this.subscriptions = new Subscriptions(readOnly ? {} : { seek: (cursor) => seek(topic, cursor, null, ask), skip: (cursor) => skip(topic, cursor, partitions, ask) });
     this.policy = new PolicyCard(topic, () => this.policy.refresh(null).then(ask));
     this.node = h(
       "div",
       { class: "view" },
-      h("div", { class: "topic-head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), ` / ${namespace}`), h("h1", {}, local)), h("button", { type: "button", class: "primary", onclick: () => offloadPartitions(topic, this.rows, ask) }, "Offload…")),
+      topicHead(topic, "log", [h("button", { type: "button", class: "primary", onclick: () => offloadPartitions(topic, this.rows, ask) }, "Offload…")], { partitions, readOnly }),
       this.outages.node,
       h("section", { class: "card" }, this.figures.node),
       h("section", { class: "card" }, h("h2", {}, "Partitions"), this.table.node),

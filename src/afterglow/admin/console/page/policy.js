@@ -70,30 +70,46 @@ function changePolicy(topic, rows, onChange) {
     const row = rows.get(field.key);
     const here = row.origin === "topic";
     const inherited = here ? "inherited" : `${field.shown(row.value)}, from ${ORIGINS[row.origin] ?? row.origin}`;
+    const problem = h("small", { class: "field-problem", id: `problem-${field.key}`, role: "alert", hidden: true });
+    const described = { "aria-describedby": problem.id };
     const input = field.words
-      ? h("select", { name: field.key, onchange: () => update() }, h("option", { value: "" }, inherited), Object.entries(field.words).map(([value, word]) => h("option", { value, selected: here && String(row.value) === value }, word)))
-      : h("input", { type: "text", name: field.key, value: here ? field.shown(row.value) : "", placeholder: inherited, autocomplete: "off", spellcheck: "false", oninput: () => update() });
-    return { field, row, here, input, first: input.value };
+      ? h("select", { name: field.key, ...described, onchange: () => update() }, h("option", { value: "" }, inherited), Object.entries(field.words).map(([value, word]) => h("option", { value, selected: here && String(row.value) === value }, word)))
+      : h("input", { type: "text", name: field.key, ...described, value: here ? field.shown(row.value) : "", placeholder: inherited, autocomplete: "off", spellcheck: "false", oninput: () => update() });
+    return { field, row, here, input, problem, first: input.value };
   });
   const effect = h("div", { class: "said", "aria-live": "polite" });
   const dialog = openDialog({
     title: "Policy of this topic",
     body: [
       h("p", { class: "hint" }, `For ${topic} only. Empty fields are inherited from its namespace or the broker.`),
-      h("div", { class: "fields" }, inputs.map(({ field, input }) => h("label", { class: "field" }, h("span", {}, field.label), input, h("small", {}, field.help)))),
+      h("div", { class: "fields" }, inputs.map(({ field, input, problem }) => h("div", { class: "field" }, h("label", {}, h("span", {}, field.label), input), problem, h("small", {}, field.help)))),
       effect,
     ],
     confirm: "Apply",
+    // The broker names the setting, by either of its names: the reason belongs to that field.
+    refused: (error) => {
+      const found = inputs.find(({ field }) => [field.key, field.short].some((name) => name && error.message.includes(name)));
+      if (found) complain(found, error.message);
+      found?.input.focus();
+      return Boolean(found);
+    },
     act: async () => {
       await apply(topic, changes(inputs));
       toast("The policy was changed.");
       onChange();
     },
   });
+  const complain = ({ input, problem }, text) => {
+    problem.textContent = text;
+    problem.hidden = !text;
+    input.setAttribute("aria-invalid", String(Boolean(text)));
+  };
   const update = () => {
+    for (const each of inputs) complain(each, "");
     const wrong = inputs.filter(({ field, input, first }) => input.value !== first && input.value && !field.words && field.parse(input.value) === null);
     if (wrong.length) {
-      effect.replaceChildren(h("p", {}, `${wrong[0].field.label}: ${wrong[0].input.value} is not a valid value; expected a value such as ${wrong[0].field.example}, or off.`));
+      for (const each of wrong) complain(each, `${each.input.value} is not a valid value; expected a value such as ${each.field.example}, or off.`);
+      effect.replaceChildren(h("p", {}, "No changes yet: a value is not valid."));
       dialog.enable(false);
       return;
     }

@@ -5,7 +5,7 @@ import { Chart, inBytes } from "./chart.js";
 import { h } from "./dom.js";
 import { Figures } from "./figures.js";
 import { bytes, bytesPerSecond, compact, parseTopic, percent, perSecond, plural, share, span } from "./format.js";
-import { note } from "./history.js";
+import { note, remember } from "./history.js";
 import { details } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { firstChanging, merged, modelOf, STATUSES } from "./log_model.js";
@@ -13,7 +13,9 @@ import { offload } from "./offload.js";
 import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
 import { seek } from "./seek.js";
+import { skip } from "./skip.js";
 import { Subscriptions } from "./subscriptions.js";
+import { topicHead } from "./topic_head.js";
 import { fillBadge, stateBadge } from "./topic_table.js";
 
 const FULL_EVERY = 12; // polls; the older part of the log changes rarely
@@ -21,11 +23,10 @@ const FULL_EVERY = 12; // polls; the older part of the log changes rarely
 export class TopicView {
   static everyMs = 2000;
 
-  constructor(topic, ask) {
+  constructor(topic, ask, readOnly) {
     this.topic = topic;
     this.ask = ask;
-    const { namespace, local } = parseTopic(topic);
-    this.title = local;
+    this.title = parseTopic(topic).local;
     this.log = null;
     this.pinned = null;
     this.hovered = null;
@@ -41,13 +42,13 @@ export class TopicView {
       lagBytes: new Chart("Lag", inBytes(bytes), [["lag_bytes", ""]], 1024),
       lagSeconds: new Chart("Age of the oldest entry outside the tier", span, [["lag_seconds", ""]], 10),
     };
-    this.subscriptions = new Subscriptions((cursor) => this.seek(cursor));
+    this.subscriptions = new Subscriptions(readOnly ? {} : { seek: (cursor) => this.seek(cursor), skip: (cursor) => skip(topic, cursor, 0, ask) });
     this.policy = new PolicyCard(topic, () => this.policyChanged());
-    this.offloadButton = h("button", { type: "button", class: "primary", disabled: true, onclick: () => offload(this.topic, this.log, this.streaming, this.ask) }, "Offload…");
+    this.offloadButton = h("button", { type: "button", class: "primary", disabled: true, onclick: () => (this.offloading = offload(this.topic, () => this.log, this.streaming, this.ask)) }, "Offload…");
     this.node = h(
       "div",
       { class: "view" },
-      h("div", { class: "topic-head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), ` / ${namespace}`), h("h1", {}, local)), this.badge, this.offloadButton),
+      topicHead(topic, "log", [this.badge, this.offloadButton], { readOnly }),
       this.outages.node,
       h("section", { class: "card" }, this.figures.node),
       h("section", { class: "card log" }, h("div", { class: "card-head" }, h("h2", {}, "Log"), this.axisSwitch(), this.zoom()), this.lanes.node, legend(), this.inspector),
@@ -84,6 +85,7 @@ export class TopicView {
 
   async refresh() {
     const from = this.log && this.answers % FULL_EVERY ? firstChanging(this.log) : 0;
+    if (!this.log) remember(this.topic, await get(topicPath(this.topic, "history")));
     const answer = await get(`${topicPath(this.topic, "log")}${from ? `?from=${from}` : ""}`);
     if (!this.policy.rows || this.answers % FULL_EVERY === 0) await this.loadPolicy();
     this.answers += 1;
@@ -122,6 +124,7 @@ export class TopicView {
     });
     fillBadge(this.badge, { offload: this.mode(), failing: log.objects.some((found) => found.status === "Failed") || log.ledgers.some((row) => row.state === "failed") });
     this.subscriptions.update(log.cursors);
+    this.offloading?.();
     this.draw();
   }
 

@@ -3,6 +3,7 @@
 import { fillMeter } from "./figures.js";
 import { h, keyed, say, set } from "./dom.js";
 import { bytes, bytesPerSecond, compact, parseTopic, perSecond, plural, share, span } from "./format.js";
+import { topicAddress } from "./routes.js";
 
 export const MODES = {
   streaming: ["Streaming", "Offloaded in segments while it is written."],
@@ -57,7 +58,7 @@ export class TopicTable {
 
 function makeRow(row) {
   const { namespace, local, reachable } = parseTopic(row.topic);
-  const name = h(reachable ? "a" : "span", { class: "topic-name", href: reachable ? `#/topic/${row.topic.replace("persistent://", "").split("/").map(encodeURIComponent).join("/")}` : null }, local);
+  const name = h(reachable ? "a" : "span", { class: "topic-name", href: reachable ? topicAddress(row.topic) : null }, local);
   const cell = (label, ...children) => h("td", { class: "number", "data-label": label }, ...children);
   const two = () => [h("span", { class: "main" }), h("span", { class: "below" })];
   return h(
