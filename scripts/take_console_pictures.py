@@ -100,12 +100,14 @@ class Producing:
     def _produce(self, producer: Any, size: int, per_second: float) -> None:
         for number in self._beats(per_second):
             item = ITEMS[number % len(ITEMS)]
-            order = Order(number=number, customer=f"customer-{number * 7919 % 1000}", item=item, note="." * (size - 120))
+            order = Order(
+                number=number, customer=f"customer-{number * 7919 % 1000}", item=item, note="." * (size - 120)
+            )
             content: Any = order if producer.topic().endswith(ORDERS) else f"{number:012}".encode().ljust(size, b".")
             producer.send_async(
                 content,
                 lambda *_: None,
-                partition_key=f"customer-{number * 7919 % 1000}",
+                partition_key=customer,
                 properties={"region": REGIONS[number % len(REGIONS)], "trace": f"{number * 2654435761 % 2**32:08x}"},
             )
         producer.flush()

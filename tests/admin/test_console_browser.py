@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pytest
 from tests.admin.test_access import SECRET, SECURE
+from tests.admin.test_browse_routes import metadata as message
+from tests.support.axe import axe_findings
 from tests.support.serving import serving
+
+from afterglow.config.choices import ReadPriority
+from afterglow.format.entry import encode_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +38,7 @@ managedLedgerMaxEntriesPerLedger=20
 managedLedgerMinLedgerRolloverTimeMinutes=0
 offloadTickIntervalMillis=100
 """
+TIER_FIRST = {"managed_ledger_offloaded_read_priority": ReadPriority.TIERED_STORAGE_FIRST}
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 812}
 DASH = "\N{EN DASH}"
 WAIT_MS = 60_000
@@ -94,6 +100,9 @@ class Shop:
     def write(self, count: int) -> None:
         for _ in range(count):
             self._producer.send(bytes(1000))
+
+    def send(self, value: bytes, key: str) -> None:
+        self._producer.send(value, partition_key=key)
 
     def write_ledger(self) -> None:
         """Write until a ledger is closed."""
@@ -271,7 +280,9 @@ def test_a_refusal_shows_the_brokers_reason(served: Served, shop: Shop, open_pag
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
     page.get_by_label("Segment size").fill("0")
     page.get_by_role("button", name="Apply 1 change").click()
-    expect(page.get_by_role("alert").filter(has_text="maxOffloadSegmentSizeInBytes")).to_be_visible()
+    reason = page.locator("#problem-maxOffloadSegmentSizeInBytes")
+    expect(reason).to_contain_text("maxOffloadSegmentSizeInBytes")
+    expect(page.get_by_label("Segment size")).to_have_attribute("aria-invalid", "true")
     assert shop.get("offloadPolicies") is None
 
 
@@ -345,6 +356,135 @@ def test_a_partitioned_topic_is_one_row_and_shows_its_partitions(
     expect(page.get_by_text("It has the policies of public/default/parts")).to_be_visible()
 
 
+def test_messages_are_browsed_searched_and_linked(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:
+    for number in range(60):
+        shop.send(json.dumps({"number": number}).encode(), f"key-{number}")
+    page = open_page(served.admin_url, f"{shop.address}/messages")
+    rows = page.locator("button.value")
+    expect(rows).to_have_count(50)
+    expect(rows.last).to_contain_text('"number": 59')
+    page.get_by_role("button", name="Older").click()
+    expect(rows).to_have_count(10)
+    expect(rows.first).to_contain_text('"number": 0')
+    expect(page.get_by_role("button", name="Older")).to_be_disabled()
+    page.get_by_label("Text that messages contain").fill("KEY-42")
+    page.get_by_label("Where to begin").select_option("earliest")
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(1)
+    rows.first.click()
+    expect(page.locator(".message")).to_contain_text("Sequence id")
+    expect(page.locator(".message pre")).to_have_text('{\n  "number": 42\n}')
+    place = page.locator("table.messages th a").first
+    at = place.inner_text()
+    place.click()
+    expect(page.get_by_label("Position", exact=True)).to_have_value(at)
+    expect(rows).to_have_count(18)
+    expect(page.locator("table.messages th a").first).to_have_text(at)
+    page.get_by_label("Position", exact=True).fill("nowhere")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("Enter a position as LEDGER:ENTRY")).to_be_visible()
+
+
+def test_a_message_shows_the_tier_that_served_it(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
+    admin = start(offload=True, default_retention_size_in_mb=-1, managed_ledger_cache_size_mb=0, **TIER_FIRST)
+    admin.do("PUT", "persistent/public/default/t")
+    admin.write(encode_entry(message(partition_key="<b>"), b"<img src=x onerror=alert(1)>"))
+    admin.service.store.open("public/default/persistent/t", create=False).roll()
+    admin.do("PUT", "persistent/public/default/t/offload", "latest")
+    for _ in range(2):
+        admin.offloading.begin()
+        admin.offloading.finish()
+    page = open_page(f"http://127.0.0.1:{admin.port}", "#/topic/public/default/t/messages")
+    expect(page.locator("table.messages .badge")).to_have_text("Tier")
+    page.locator("button.value").click()
+    expect(page.locator(".message pre")).to_have_text("<img src=x onerror=alert(1)>")
+    assert page.locator("main img").count() == 0
+
+
+def test_clients_and_their_subscriptions_are_shown_and_skipped(
+    served: Served, shop: Shop, open_page: Callable[..., Page]
+) -> None:
+    shop.write(5)
+    page = open_page(served.admin_url, f"{shop.address}/clients")
+    tables = page.locator("table.cards")
+    expect(tables.nth(0)).to_contain_text("Shared")
+    expect(tables.nth(0)).to_contain_text("127.0.0.1")
+    expect(tables.nth(1)).to_contain_text("fulfilment")
+    page.get_by_role("button", name="Skip fulfilment").click()
+    page.get_by_label("Number of entries").fill("2")
+    expect(page.get_by_role("dialog")).to_contain_text("2 entries of its backlog of 5")
+    page.get_by_role("dialog").get_by_role("button", name="Skip").click()
+    until(lambda: shop.get("stats")["subscriptions"]["fulfilment"]["msgBacklog"] == 3)
+
+
+def test_a_topic_is_created_and_deleted_in_the_page(served: Served, open_page: Callable[..., Page]) -> None:
+    page = open_page(served.admin_url)
+    page.get_by_role("button", name="Create topic…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Create")).to_be_disabled()
+    dialog.get_by_label("Name").fill("made here")
+    expect(dialog).to_contain_text("Enter a name")
+    dialog.get_by_label("Name").fill("made-here")
+    dialog.get_by_label("Partitions").fill("2")
+    dialog.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name="made-here", exact=True)).to_be_visible()
+    assert served.admin("GET", "persistent/public/default/made-here/partitions")["partitions"] == 2
+    page.get_by_role("button", name="Delete…").click()
+    expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
+    dialog.get_by_label("Type made-here to confirm").fill("made-here")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="Topics", exact=True)).to_be_attached()
+    assert "persistent://public/default/made-here" not in served.admin("GET", "persistent/public/default/partitioned")
+
+
+def test_a_schema_and_the_health_are_shown(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
+    admin = start(offload=True)
+    admin.do("PUT", "persistent/public/default/t")
+    body = {"type": "JSON", "schema": '{"type":"record","name":"R","fields":[]}', "properties": {}}
+    assert admin.call("POST", "schemas/public/default/t/schema", body).status == 200
+    page = open_page(f"http://127.0.0.1:{admin.port}", "#/topic/public/default/t/schema")
+    expect(page.locator("details")).to_contain_text('"name": "R"')
+    page.get_by_role("link", name="Health").click()
+    expect(page.locator(".figures")).to_contain_text("Healthy")
+    outage = {"location": "s3://b", "available": False, "since_ms": 1, "error": "refused", "cure": "start it"}
+    page.route("**/afterglow/tiers", lambda route: route.fulfill(json=[outage]))
+    expect(page.locator("table.cards")).to_contain_text("refused. start it", timeout=WAIT_MS)
+    expect(page.locator(".figures")).to_contain_text("a tier is unavailable")
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light")])
+def test_axe_finds_nothing_on_any_page(
+    served: Served, shop: Shop, open_page: Callable[..., Page], size: dict[str, int], scheme: str
+) -> None:
+    shop.write(25)
+    page = open_page(served.admin_url, size=size, scheme=scheme)
+    findings: dict[str, list[str]] = {}
+    seen = {
+        "#/": "table.topics tbody tr",
+        "#/health": ".figures",
+        shop.address: ".lane-hot [role=option]",
+        f"{shop.address}/messages": "button.value",
+        f"{shop.address}/clients": "table.cards tbody tr",
+        f"{shop.address}/schema": ".versions p",
+        "#/topic/public/default/none": "h1:has-text('Not found')",
+    }
+    for path, what in seen.items():
+        page.evaluate(f"location.hash = '{path}'")
+        page.locator(what).first.wait_for(state="attached")
+        assert page.locator("h1").count() == 1, path
+        if path.endswith("/messages"):
+            page.locator("button.value").first.click()
+        if found := axe_findings(page):
+            findings[path] = found
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.evaluate(f"location.hash = '{shop.address}'")
+    page.get_by_role("button", name="Change…").click()
+    page.get_by_label("Segment size").fill("lots")
+    if found := axe_findings(page):
+        findings["dialog"] = found
+    assert findings == {}
+
+
 # --- what seldom happens ----------------------------------------------------------------------------------------------
 
 
@@ -367,6 +507,8 @@ def test_the_page_stays_when_the_broker_does_not_answer(
 def test_a_missing_topic_is_answered_with_404(served: Served, open_page: Callable[..., Page]) -> None:
     page = open_page(served.admin_url, "#/topic/public/default/none")
     expect(page.locator("main")).to_contain_text("does not exist")
+    expect(page.locator("#banner")).to_be_hidden()
+    assert page.get_by_text("does not exist").count() == 1
     page.get_by_role("link", name="All topics").click()
     expect(page.get_by_role("searchbox")).to_be_visible()
 

@@ -58,9 +58,9 @@ class ClientTable {
   constructor(title, names, empty) {
     this.known = new Map();
     this.body = h("tbody", {});
-    this.table = h("table", { class: "cards" }, h("caption", { class: "hidden" }, title), h("thead", {}, h("tr", {}, [...names, "Address", "Client", "Connected since"].map((name) => h("th", { scope: "col" }, name)))), this.body);
+    this.table = h("table", { class: "cards", hidden: true }, h("caption", { class: "hidden" }, title), h("thead", {}, h("tr", {}, [...names, "Address", "Client", "Connected since"].map((name) => h("th", { scope: "col" }, name)))), this.body);
     this.names = [...names, "Address", "Client", "Connected since"];
-    this.empty = h("p", { class: "empty" }, empty);
+    this.empty = h("p", { class: "empty", hidden: true }, empty);
     this.heading = h("h2", {}, title);
     this.title = title;
     this.node = h("section", { class: "card" }, this.heading, this.table, this.empty);
@@ -73,7 +73,7 @@ class ClientTable {
     keyed(
       this.body,
       this.known,
-      clients.map(([client, cells], index) => [`${index}:${cells.slice(0, 2).join("/")}`, [...cells, client.address ?? "this broker", client.clientVersion ?? "–", time(Date.parse(client.connectedSince))]]),
+      clients.map(([client, cells], index) => [`${index}:${cells.slice(0, 2).join("/")}`, [...cells, client.address?.replace(/^\//, "") ?? "this broker", client.clientVersion ?? "–", time(Date.parse(client.connectedSince))]]),
       () => h("tr", {}, this.names.map((name, index) => h(index ? "td" : "th", { scope: index ? null : "row", "data-label": name }))),
       (row, cells) => cells.forEach((text, index) => say(row.children[index], text)),
     );

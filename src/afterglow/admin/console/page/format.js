@@ -54,6 +54,7 @@ export function time(ms) {
 
 export const share = (part, all) => (all ? Math.min(part / all, 1) : 0);
 export const percent = (ratio) => `${ratio > 0 && ratio < 0.01 ? "<1" : Math.floor(ratio * 100)} %`;
+export const entries = (number) => `${compact(number)} ${number === 1 ? "entry" : "entries"}`;
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 export const position = (at) => (at ? `${at.ledger_id}:${at.entry_id}` : "open");
 

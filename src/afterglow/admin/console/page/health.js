@@ -13,12 +13,12 @@ export class HealthView {
     this.title = "Health";
     this.figures = new Figures("State", "Running for", "Connections", "Topics open", "Cache", "Offload buffer");
     this.tiers = h("tbody", {});
-    this.tierTable = h("table", { class: "cards" }, h("caption", { class: "hidden" }, "Tiers"), h("thead", {}, h("tr", {}, ["Tier", "State", "Since", "Reason"].map((name) => h("th", { scope: "col" }, name)))), this.tiers);
+    this.tierTable = h("table", { class: "cards", hidden: true }, h("caption", { class: "hidden" }, "Tiers"), h("thead", {}, h("tr", {}, ["Tier", "State", "Since", "Reason"].map((name) => h("th", { scope: "col" }, name)))), this.tiers);
     this.knownTiers = new Map();
-    this.noTiers = h("p", { class: "empty" }, "No tier is used yet.");
+    this.noTiers = h("p", { class: "empty", hidden: true }, "No tier is used yet.");
     this.failing = h("ul", { class: "failing" });
     this.knownFailing = new Map();
-    this.noFailing = h("p", { class: "empty" }, "The last offload of every topic has succeeded.");
+    this.noFailing = h("p", { class: "empty", hidden: true }, "The last offload of every topic has succeeded.");
     this.about = h("p", { class: "hint" });
     this.node = h(
       "div",
@@ -33,7 +33,7 @@ export class HealthView {
   async refresh() {
     const [process, tiers, topics] = [await get("afterglow/health"), await get("afterglow/tiers"), await get("afterglow/topics?sort=state&descending=true&limit=50")];
     const broken = tiers.filter((tier) => !tier.available).length;
-    const state = process.metadata_error ? ["Impaired", "metadata does not answer", undefined, "alarm"] : broken ? ["Impaired", broken === 1 ? "a tier is unavailable" : `${count(broken)} tiers are unavailable`, undefined, "alarm"] : ["Healthy", `metadata answers in ${span(process.metadata_seconds)}`];
+    const state = process.metadata_error ? ["Impaired", "metadata does not answer", undefined, "alarm"] : broken ? ["Impaired", broken === 1 ? "a tier is unavailable" : `${count(broken)} tiers are unavailable`, undefined, "alarm"] : ["Healthy", `metadata answers in ${Math.max(Math.round(1000 * process.metadata_seconds), 1)} ms`];
     const memory = (used, budget) => (used === undefined ? ["–", ""] : [bytes(used), budget ? `of ${bytes(budget)}` : ""]);
     this.figures.update({
       State: state,

@@ -28,7 +28,7 @@ export class Lanes {
       LANES.map(([lane, name]) => [lane, s("g", { class: `lane lane-${lane}`, role: "listbox", "aria-label": name, "aria-orientation": "horizontal" })]),
     );
     this.grounds = Object.fromEntries(LANES.map(([lane]) => [lane, s("rect", { class: "ground", rx: 4 })]));
-    this.names = Object.fromEntries(LANES.map(([lane, name]) => [lane, s("text", { class: "lane-name" }, name)]));
+    this.names = Object.fromEntries(LANES.map(([lane, name]) => [lane, s("text", { class: "lane-name", y: -LANE }, name)]));
     this.flags = s("g", { class: "flags" });
     this.ticks = s("g", { class: "ticks", "aria-hidden": "true" });
     this.node = s(
@@ -152,7 +152,7 @@ export class Lanes {
         const y = item.row * FLAG;
         set(node, { "aria-label": `Subscription ${item.text}` });
         set(line, { d: mark(item.x, y + 4, tops, bottom) });
-        set(head, { d: `M${item.x - 5} ${tops.hot - 8}h10l-5 7z` });
+        set(head, { d: item.x < NAME ? "" : `M${item.x - 5} ${tops.hot - 8}h10l-5 7z` });
         set(text, { x: item.left ? item.x - 5 : item.x + 5, y: y + 13, "text-anchor": item.left ? "end" : "start" });
         say(text, item.text);
       },

@@ -41,7 +41,7 @@ export class MessagesView {
     this.saveButton = h("button", { type: "button", class: "quiet", onclick: () => save(this.topic, this.found.messages) }, "Save");
     this.summary = h("p", { class: "hint", role: "status" });
     this.body = h("tbody", {});
-    this.table = h("table", { class: "messages" }, h("caption", { class: "hidden" }, "Messages"), h("thead", {}, h("tr", {}, ["Position", "Published", "Key", "Value", "Read from"].map((name) => h("th", { scope: "col" }, name)))), this.body);
+    this.table = h("table", { class: "messages", hidden: true }, h("caption", { class: "hidden" }, "Messages"), h("thead", {}, h("tr", {}, ["Position", "Published", "Key", "Value", "Read from"].map((name) => h("th", { scope: "col" }, name)))), this.body);
     this.empty = h("p", { class: "empty", hidden: true });
     this.node = h(
       "div",

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { h, say } from "./dom.js";
 import { Figures } from "./figures.js";
-import { bytes, bytesPerSecond, compact, count, percent, perSecond, plural, share } from "./format.js";
+import { bytes, bytesPerSecond, count, entries, percent, perSecond, plural, share } from "./format.js";
 import { note, remember } from "./history.js";
 import { Outages } from "./outages.js";
 import { createTopic } from "./topic_actions.js";
@@ -66,7 +66,7 @@ export class OverviewView {
     const ratio = share(totals.offloaded_bytes, totals.size_bytes);
     this.figures.update({
       Topics: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],
-      Log: [bytes(totals.size_bytes), `${compact(totals.entries)} entries`],
+      Log: [bytes(totals.size_bytes), entries(totals.entries)],
       "In the tier": [bytes(totals.offloaded_bytes), percent(ratio), ratio],
       Lag: [bytes(totals.lag_bytes), "not in the tier"],
       In: [perSecond(totals.messages_in_per_second), bytesPerSecond(totals.bytes_in_per_second)],

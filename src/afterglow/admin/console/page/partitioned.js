@@ -3,7 +3,7 @@
 import { get, topicPath } from "./api.js";
 import { h } from "./dom.js";
 import { Figures } from "./figures.js";
-import { bytes, bytesPerSecond, compact, count, parseTopic, percent, perSecond, share } from "./format.js";
+import { bytes, bytesPerSecond, count, entries, parseTopic, percent, perSecond, share } from "./format.js";
 import { offloadPartitions } from "./offload.js";
 import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
@@ -48,7 +48,7 @@ export class PartitionedView {
     const ratio = share(totals.offloaded_bytes, totals.size_bytes);
     this.figures.update({
       Partitions: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],
-      Log: [bytes(totals.size_bytes), `${compact(totals.entries)} entries`],
+      Log: [bytes(totals.size_bytes), entries(totals.entries)],
       "In the tier": [bytes(totals.offloaded_bytes), percent(ratio), ratio],
       Lag: [bytes(totals.lag_bytes), "not in the tier"],
       In: [perSecond(totals.messages_in_per_second), bytesPerSecond(totals.bytes_in_per_second)],

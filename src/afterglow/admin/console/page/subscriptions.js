@@ -12,8 +12,8 @@ export class Subscriptions {
     this.known = new Map();
     this.body = h("tbody", {});
     const names = ["Subscription", "Acknowledged up to", "Backlog", "Consumers"];
-    this.table = h("table", { class: "plain" }, h("caption", { class: "hidden" }, "Subscriptions"), h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { scope: "col", class: index ? "number" : null }, name)), h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")))), this.body);
-    this.empty = h("p", { class: "empty" }, "No subscriptions.");
+    this.table = h("table", { class: "plain", hidden: true }, h("caption", { class: "hidden" }, "Subscriptions"), h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { scope: "col", class: index ? "number" : null }, name)), h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")))), this.body);
+    this.empty = h("p", { class: "empty", hidden: true }, "No subscriptions.");
     this.node = h("section", { class: "card" }, h("h2", {}, "Subscriptions"), this.table, this.empty);
   }
 

@@ -4,7 +4,7 @@ import { get, topicPath } from "./api.js";
 import { Chart, inBytes } from "./chart.js";
 import { h } from "./dom.js";
 import { Figures } from "./figures.js";
-import { bytes, bytesPerSecond, compact, parseTopic, percent, perSecond, plural, share, span } from "./format.js";
+import { bytes, bytesPerSecond, compact, entries, parseTopic, percent, perSecond, plural, share, span } from "./format.js";
 import { note, remember } from "./history.js";
 import { details } from "./inspector.js";
 import { Lanes } from "./lanes.js";
@@ -115,7 +115,7 @@ export class TopicView {
     const ratio = share(log.offloaded_bytes, log.size_bytes);
     const backlog = log.cursors.reduce((sum, cursor) => sum + cursor.backlog, 0);
     this.figures.update({
-      Log: [bytes(log.size_bytes), `${compact(log.entries)} entries, ${plural(log.ledgers.length, "ledger")}`],
+      Log: [bytes(log.size_bytes), `${entries(log.entries)}, ${plural(log.ledgers.length, "ledger")}`],
       "In the tier": [bytes(log.offloaded_bytes), `${percent(ratio)}, ${plural(log.objects.filter((found) => found.status === "Offloaded").length, "object")}`, ratio],
       Lag: [bytes(log.lag_bytes), log.lag_bytes ? `oldest ${span(log.lag_seconds)}` : "none"],
       In: rate(latest.messages_in, latest.bytes_in),

@@ -2,7 +2,7 @@
 
 import { fillMeter } from "./figures.js";
 import { h, keyed, say, set } from "./dom.js";
-import { bytes, bytesPerSecond, compact, parseTopic, perSecond, plural, share, span } from "./format.js";
+import { bytes, bytesPerSecond, compact, entries, parseTopic, perSecond, plural, share, span } from "./format.js";
 import { topicAddress } from "./routes.js";
 
 export const MODES = {
@@ -84,7 +84,7 @@ function updateRow(node, row) {
   say(state.lastElementChild, row.failing ? MODES[row.offload][0] : "");
   const ratio = share(row.offloaded_bytes, row.size_bytes);
   const values = [
-    [bytes(row.size_bytes), `${compact(row.entries)} entries`],
+    [bytes(row.size_bytes), entries(row.entries)],
     [bytes(row.offloaded_bytes), ""],
     [bytes(row.lag_bytes), row.lag_bytes ? span(row.lag_seconds) : "none"],
     [perSecond(row.messages_in_per_second), bytesPerSecond(row.bytes_in_per_second)],
