@@ -99,10 +99,8 @@ class Producing:
 
     def _produce(self, producer: Any, size: int, per_second: float) -> None:
         for number in self._beats(per_second):
-            item = ITEMS[number % len(ITEMS)]
-            order = Order(
-                number=number, customer=f"customer-{number * 7919 % 1000}", item=item, note="." * (size - 120)
-            )
+            customer, item = f"customer-{number * 7919 % 1000}", ITEMS[number % len(ITEMS)]
+            order = Order(number=number, customer=customer, item=item, note="." * (size - 120))
             content: Any = order if producer.topic().endswith(ORDERS) else f"{number:012}".encode().ljust(size, b".")
             producer.send_async(
                 content,
@@ -223,11 +221,18 @@ def over_time(page: Page) -> None:
     inspect_open_segment(page)
 
 
+def open_first_message(page: Page) -> None:
+    """Show the details of a message."""
+    page.locator("button.value").nth(1).click()
+
+
 TOPIC: Final = "/console#/topic/acme/shop/orders"
 ALL: Final = (
     Picture("topic-light", TOPIC, 1320, 1000, "light", 60, inspect_open_segment),
     Picture("topic-dark", TOPIC, 1320, 1000, "dark", 60, over_time),
     Picture("overview", "/console", 1320, 740, "light", 60),
+    Picture("messages", f"{TOPIC}/messages?from=earliest", 1320, 860, "light", 5, open_first_message),
+    Picture("health", "/console#/health", 1320, 560, "dark", 5),
     Picture("phone", TOPIC, 375, 812, "light", 5),
     Picture("phone-dark", "/console", 375, 812, "dark", 30),
 )

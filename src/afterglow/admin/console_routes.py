@@ -135,6 +135,7 @@ def overview_resources(
             "started_ms": started_ms,
             "metadata_seconds": time.monotonic() - begun_s,
             "metadata_error": error,
+            "topics": len(snapshot.topics),
             "open_topics": sum(row.open for row in snapshot.topics),
             **memory(),
         }

@@ -39,7 +39,7 @@ export class HealthView {
       State: state,
       "Running for": [span((process.now_ms - process.started_ms) / 1000), `since ${time(process.started_ms)}`],
       Connections: [process.connections === undefined ? "–" : count(process.connections), "of clients"],
-      "Topics open": [count(process.open_topics), `of ${count(topics.total)}`],
+      "Topics open": [count(process.open_topics), `of ${count(process.topics)}`],
       Cache: memory(process.cache_bytes, process.cache_budget_bytes),
       "Offload buffer": memory(process.buffer_bytes, process.buffer_budget_bytes),
     });
