@@ -38,11 +38,17 @@ managedLedgerMaxEntriesPerLedger=20
 managedLedgerMinLedgerRolloverTimeMinutes=0
 offloadTickIntervalMillis=100
 """
-TIER_FIRST = {"managed_ledger_offloaded_read_priority": ReadPriority.TIERED_STORAGE_FIRST}
+TIER_FIRST: dict[str, Any] = {
+    "managed_ledger_offloaded_read_priority": ReadPriority.TIERED_STORAGE_FIRST,
+    "managed_ledger_cache_size_mb": 0,
+    "default_retention_size_in_mb": -1,
+    "default_retention_time_in_minutes": -1,
+}
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 812}
 DASH = "\N{EN DASH}"
 WAIT_MS = 60_000
 """Spark may still start."""
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +392,7 @@ def test_messages_are_browsed_searched_and_linked(served: Served, shop: Shop, op
 
 
 def test_a_message_shows_the_tier_that_served_it(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
-    admin = start(offload=True, default_retention_size_in_mb=-1, managed_ledger_cache_size_mb=0, **TIER_FIRST)
+    admin = start(offload=True, **TIER_FIRST)
     admin.do("PUT", "persistent/public/default/t")
     admin.write(encode_entry(message(partition_key="<b>"), b"<img src=x onerror=alert(1)>"))
     admin.service.store.open("public/default/persistent/t", create=False).roll()
