@@ -47,24 +47,25 @@ LOADS: Final = {
     "public/default/audit": (900, 4),
 }
 """Bytes of a message, and messages per second."""
-ORDERS: Final = "acme/shop/orders"
-ITEMS: Final = ("lamp", "kettle", "bicycle", "umbrella", "teapot")
+TYPED: Final = "acme/web/clicks"
+"""Its values have a schema."""
+PAGES: Final = ("lamps", "kettles", "bicycles", "umbrellas", "teapots")
 REGIONS: Final = ("north", "south", "west")
 PARTITIONED: Final = "acme/shop/payments"
 FAILING: Final = "acme/shop/invoices"
 """Its tier is a directory that is not there."""
 
 
-class Order(pulsar.schema.Record):  # type: ignore[misc]  # the client has no types
-    """Value of a message about an order."""
+class Click(pulsar.schema.Record):  # type: ignore[misc]  # the client has no types
+    """Value of a message about a click."""
 
     number = pulsar.schema.Long()
     customer = pulsar.schema.String()
-    item = pulsar.schema.String()
-    note = pulsar.schema.String()
+    page = pulsar.schema.String()
+    referrer = pulsar.schema.String()
 
 
-ORDER_SCHEMA: Final = pulsar.schema.JsonSchema(Order)
+CLICK_SCHEMA: Final = pulsar.schema.JsonSchema(Click)
 
 
 class Producing:
@@ -78,7 +79,7 @@ class Producing:
 
     def start(self, topic: str, size: int, per_second: float) -> None:
         """Write messages of a size at a pace."""
-        schema = ORDER_SCHEMA if topic == ORDERS else pulsar.schema.BytesSchema()
+        schema = CLICK_SCHEMA if topic == TYPED else pulsar.schema.BytesSchema()
         producer = self._client.create_producer(topic, schema=schema, batching_enabled=False, block_if_queue_full=True)
         thread = threading.Thread(target=self._produce, args=(producer, size, per_second))
         thread.start()
@@ -99,9 +100,10 @@ class Producing:
 
     def _produce(self, producer: Any, size: int, per_second: float) -> None:
         for number in self._beats(per_second):
-            customer, item = f"customer-{number * 7919 % 1000}", ITEMS[number % len(ITEMS)]
-            order = Order(number=number, customer=customer, item=item, note="." * (size - 120))
-            content: Any = order if producer.topic().endswith(ORDERS) else f"{number:012}".encode().ljust(size, b".")
+            customer, page = f"customer-{number * 7919 % 1000}", PAGES[number % len(PAGES)]
+            content: Any = f"{number:012}".encode().ljust(size, b".")
+            if producer.topic().endswith(TYPED):
+                content = Click(number=number, customer=customer, page=f"/{page}", referrer="/search")
             producer.send_async(
                 content,
                 lambda *_: None,
@@ -153,6 +155,16 @@ def set_up(served: Served, away: Path) -> None:
     )
 
 
+def wait_for_tier(served: Served) -> None:
+    """Wait until half of the data is in the tier; on a machine under load the first segments take minutes."""
+    deadline_s = time.monotonic() + 600
+    while time.monotonic() < deadline_s:
+        totals = served.admin("GET", "afterglow/topics")["totals"]
+        if totals["offloaded_bytes"] > totals["size_bytes"] / 2:
+            return
+        time.sleep(1)
+
+
 @contextmanager
 def shop(seconds: float) -> Iterator[Served]:
     """A shop whose topics have been written for a while, and still are."""
@@ -172,6 +184,7 @@ def shop(seconds: float) -> Iterator[Served]:
                 producing.consume("acme/shop/orders", "analytics", 40)
                 producing.consume("acme/web/clicks", "funnel", 150)
                 time.sleep(seconds)
+                wait_for_tier(served)
                 yield served
             finally:
                 producing.stop()
@@ -189,7 +202,7 @@ class Picture:
     height: int
     scheme: Literal["light", "dark"]
     seconds: float
-    """How long its plots fill."""
+    """How long the page loads."""
     prepare: Callable[[Page], None] = lambda _page: None
 
     def take(self, browser: Browser, url: str) -> None:
@@ -226,15 +239,16 @@ def open_first_message(page: Page) -> None:
     page.locator("button.value").nth(1).click()
 
 
+CLICKS: Final = f"/console#/topic/{TYPED}"
 TOPIC: Final = "/console#/topic/acme/shop/orders"
 ALL: Final = (
-    Picture("topic-light", TOPIC, 1320, 1000, "light", 60, inspect_open_segment),
-    Picture("topic-dark", TOPIC, 1320, 1000, "dark", 60, over_time),
-    Picture("overview", "/console", 1320, 740, "light", 60),
-    Picture("messages", f"{TOPIC}/messages?from=earliest", 1320, 860, "light", 5, open_first_message),
+    Picture("topic-light", TOPIC, 1320, 1000, "light", 5, inspect_open_segment),
+    Picture("topic-dark", TOPIC, 1320, 1000, "dark", 5, over_time),
+    Picture("overview", "/console", 1320, 740, "light", 5),
+    Picture("messages", f"{CLICKS}/messages?from=earliest", 1320, 860, "light", 5, open_first_message),
     Picture("health", "/console#/health", 1320, 560, "dark", 5),
     Picture("phone", TOPIC, 375, 812, "light", 5),
-    Picture("phone-dark", "/console", 375, 812, "dark", 30),
+    Picture("phone-dark", "/console", 375, 812, "dark", 5),
 )
 
 

@@ -225,6 +225,22 @@ def test_values_are_decoded_by_the_schema_version_of_each_message(topic: Admin) 
     assert [row["schema_version"] for row in rows[:4]] == [0, 1, 0, 9]
 
 
+def test_a_value_that_expands_by_its_schema_is_not_shown(topic: Admin) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["S" * 10_000]}
+    version = add_schema(topic, "AVRO", json.dumps({**RECORD, "fields": [{"name": "a", "type": array_of(enum)}]}))
+    count = 5_000
+    items = bytes([count << 1 & 127 | 128, count << 1 >> 7]) + bytes(count) + b"\0"
+    topic.write(entry(items, schema_version=version))
+    topic.write(entry(b"\x02\0\0", schema_version=version))
+    first, second = browse(topic)["messages"]
+    assert "the decoded value takes" in first["problem"]
+    assert json.loads(second["value"]) == {"a": ["S" * 10_000]}
+
+
+def array_of(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
+
+
 def test_both_halves_of_a_key_value_pair_are_decoded(topic: Admin) -> None:
     definition = json.dumps({"key": "", "value": ""})
     types = {"key.schema.type": "STRING", "value.schema.type": "INT32", "kv.encoding.type": "INLINE"}

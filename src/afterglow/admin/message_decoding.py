@@ -41,6 +41,8 @@ _MAX_TEXT: Final = 1 << 10
 _MAX_PROPERTIES: Final = 100
 _MAX_DECODED: Final = 256 << 10
 """Bytes of a value that is decoded by its schema, or parsed as JSON."""
+_MAX_COLUMNS: Final = 4 << 20
+"""Bytes of a decoded value: short values expand, such as an array of an enum with long symbols."""
 _BASE64: Final = 4 << 10
 """Bytes of a value that is not text which are shown."""
 _UNSIGNED: Final = 1 << 63
@@ -198,18 +200,19 @@ class MessageDecoder:
         batch = pa.RecordBatch.from_pydict({name: given[name] for name in typed.needed}, schema=schema)
         values: list[_Value] = []
         for part in typed.of(batch, _TOPIC):
-            keys = part.column("key") if kind == KEY_VALUE and "key" in part.schema.names else [None] * part.num_rows
-            for value, key, reason in zip(part.column("value"), keys, part.column(CORRUPT), strict=True):
+            keys = part.column("key") if kind == KEY_VALUE else None
+            for row, (value, reason) in enumerate(zip(part.column("value"), part.column(CORRUPT), strict=True)):
                 problem = reason.as_py()
-                if problem is not None:
+                size_bytes = part.slice(row, 1).nbytes
+                if problem is None and size_bytes > _MAX_COLUMNS:
+                    problem = f"the decoded value takes {size_bytes} bytes, above the limit of {_MAX_COLUMNS}"
+                if problem is not None or kind in {"BYTES", "NONE"}:
                     values.append(_Value(_untyped(messages[len(values)].value), problem=problem))
-                elif kind in {"BYTES", "NONE"}:
-                    values.append(_Value(_untyped(messages[len(values)].value)))
-                else:
-                    content = plain(value.as_py())
-                    if kind == KEY_VALUE:
-                        content = {"key": plain(key.as_py()) if key is not None else None, "value": content}
-                    values.append(_Value((kind, _shown(content)), decoded=True))
+                    continue
+                content = plain(value.as_py())
+                if keys is not None:
+                    content = {"key": plain(keys[row].as_py()), "value": content}
+                values.append(_Value((kind, _shown(content)), decoded=True))
         return values
 
     def _of_version(self, version: bytes) -> tuple[TypedColumns, str] | str:
