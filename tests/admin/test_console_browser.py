@@ -454,7 +454,7 @@ def test_a_schema_and_the_health_are_shown(start: Callable[..., Admin], open_pag
     expect(page.locator(".figures")).to_contain_text("Healthy")
     outage = {"location": "s3://b", "available": False, "since_ms": 1, "error": "refused", "cure": "start it"}
     page.route("**/afterglow/tiers", lambda route: route.fulfill(json=[outage]))
-    expect(page.locator("table.cards")).to_contain_text("refused. start it", timeout=WAIT_MS)
+    expect(page.locator("table.cards")).to_contain_text("refused; start it", timeout=WAIT_MS)
     expect(page.locator(".figures")).to_contain_text("a tier is unavailable")
 
 

@@ -64,7 +64,7 @@ export class HealthView {
         set(state.firstElementChild, { "data-mode": tier.available ? "streaming" : "failing" });
         say(state.firstElementChild, tier.available ? "Available" : "Unavailable");
         say(since, tier.available ? "–" : `${time(tier.since_ms)}, for ${span((nowMs - tier.since_ms) / 1000)}`);
-        say(reason, tier.available ? "–" : [tier.error, tier.cure].filter(Boolean).join(". "));
+        say(reason, tier.available ? "–" : [tier.error, tier.cure].filter(Boolean).join("; "));
       },
     );
   }
