@@ -12,7 +12,7 @@ from tests.admin.test_access import SECURE, as_role
 
 from afterglow.admin import call as admin_call
 from afterglow.admin.message_decoding import MessageDecoder
-from afterglow.admin.message_window import Budget, Place, WindowRequest, read_window
+from afterglow.admin.message_window import Budget, MessagePosition, WindowRequest, read_window
 from afterglow.config.choices import ReadPriority
 from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import encode_batch, encode_entry
@@ -170,7 +170,7 @@ def test_a_search_ends_with_its_budget_and_can_be_continued(topic: Admin) -> Non
         topic.write(entry(b"%d" % number * 1000))
     reader = topic.service.store.open(LEDGER, create=False).reader
     decoder = MessageDecoder(lambda _: None, 1 << 20)
-    start = Place(Position(-1, -1))
+    start = MessagePosition(Position(-1, -1))
     seen = 0
     windows = 0
     while True:
@@ -185,7 +185,7 @@ def test_a_search_ends_with_its_budget_and_can_be_continued(topic: Admin) -> Non
     assert seen == 250
     assert windows > 1
     ticks = iter(range(1000))
-    everything = WindowRequest(Place(Position(-1, -1)), limit=200)
+    everything = WindowRequest(MessagePosition(Position(-1, -1)), limit=200)
     late = read_window(reader, decoder, everything, Budget(monotonic=lambda: next(ticks)))
     assert 0 < len(late.messages) < 200
     assert late.has_newer
@@ -337,10 +337,10 @@ def test_a_window_at_any_position_of_a_million_messages_is_cheap(long: Admin, sh
     number = int(share * MESSAGES)
     rank, batch_index = divmod(number, PER_BATCH)
     ledger = max((row for row in log["ledgers"] if row["first_index"] <= rank), key=lambda row: row["first_index"])
-    place = f"{ledger['ledger_id']}:{rank - ledger['first_index']}:{batch_index}"
+    position = f"{ledger['ledger_id']}:{rank - ledger['first_index']}:{batch_index}"
     for _ in range(2):  # the first call opens the topic's index
         used_s = time.process_time()
-        answer = browse(long, from_=place)
+        answer = browse(long, from_=position)
         used_s = time.process_time() - used_s
     assert [row["sequence_id"] for row in answer["messages"]] == list(range(number, number + 50))
     assert values(answer)[0] == f"message {batch_index}"

@@ -380,9 +380,9 @@ def test_messages_are_browsed_searched_and_linked(served: Served, shop: Shop, op
     rows.first.click()
     expect(page.locator(".message")).to_contain_text("Sequence id")
     expect(page.locator(".message pre")).to_have_text('{\n  "number": 42\n}')
-    place = page.locator("table.messages th a").first
-    at = place.inner_text()
-    place.click()
+    link = page.locator("table.messages th a").first
+    at = link.inner_text()
+    link.click()
     expect(page.get_by_label("Position", exact=True)).to_have_value(at)
     expect(rows).to_have_count(18)
     expect(page.locator("table.messages th a").first).to_have_text(at)

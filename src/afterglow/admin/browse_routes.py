@@ -13,7 +13,7 @@ from afterglow.admin import targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request
 from afterglow.admin.message_decoding import MessageDecoder
-from afterglow.admin.message_window import Budget, Place, WindowRequest, read_window
+from afterglow.admin.message_window import Budget, MessagePosition, WindowRequest, read_window
 from afterglow.admin.resource import Resources
 from afterglow.catalog.schema_compatibility import TYPE_NAMES
 from afterglow.format.position import parse_position
@@ -54,12 +54,12 @@ async def browse(call: BrokerCall) -> dict[str, Any]:
     time_ms = call.integer_parameter("time", default=-1)
     if time_ms < 0 and given == ["time"]:
         raise bad_request(f"time must be epoch milliseconds, not {values.shown(time_ms)}")
-    start, end = _place(call, "from"), _place(call, "before")
+    start, end = _given_position(call, "from"), _given_position(call, "before")
     topic = await targets.open_for(call.service, call.topic, "browsed")
 
     def read() -> Window:
         reader = topic.ledger.reader
-        at = Place(reader.find_by_time(time_ms)) if time_ms >= 0 else start
+        at = MessagePosition(reader.find_by_time(time_ms)) if time_ms >= 0 else start
         request = WindowRequest(at, limit=limit, search=search)
         if end is not None:
             request = WindowRequest(None, end, limit, search)
@@ -78,13 +78,13 @@ async def browse(call: BrokerCall) -> dict[str, Any]:
     }
 
 
-def _place(call: BrokerCall, name: str) -> Place | None:
+def _given_position(call: BrokerCall, name: str) -> MessagePosition | None:
     """A parameter that is a position; ``latest`` as the begin of a window means its newest messages."""
     given = call.parameter(name)
     if given is None or (name == "from" and given.strip().lower() == "latest"):
         return None
     position, batch_index = parse_position(given)
-    return Place(position, max(batch_index, 0))
+    return MessagePosition(position, max(batch_index, 0))
 
 
 def _decoder(topic: Topic) -> MessageDecoder:

@@ -240,10 +240,10 @@ class _Value:
 
 def _message(message: UndecodedMessage, typed: _Value | None) -> Message:
     position = message.stored.position
-    place = (position.ledger_id, position.entry_id, message.batch_index, str(message.origin))
+    identity = (position.ledger_id, position.entry_id, message.batch_index, str(message.origin))
     entry, single = message.entry, message.single
     if entry is None:
-        return Message(*place, value_bytes=len(message.stored.data), problem=message.problem)
+        return Message(*identity, value_bytes=len(message.stored.data), problem=message.problem)
     metadata = entry.metadata
     of: MessageMetadata | SingleMessageMetadata = metadata if single is None else single
     pairs = [(_cut(pair.key), _cut(pair.value)) for pair in of.properties[:_MAX_PROPERTIES]]
@@ -252,7 +252,7 @@ def _message(message: UndecodedMessage, typed: _Value | None) -> Message:
     shown_key = text if key is None or text is not None else base64.b64encode(key[:_MAX_TEXT]).decode()
     shown = _shown_value(message, typed)
     return Message(
-        *place,
+        *identity,
         publish_ms=_signed(metadata.publish_time),
         event_ms=_signed(of.event_time) or None,
         broker_ms=None if entry.broker is None else _signed(entry.broker.broker_timestamp) or None,

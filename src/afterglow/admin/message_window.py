@@ -28,7 +28,7 @@ _READ_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class MessagePosition:
     """A position between messages: before the message with a batch index, or before a whole entry."""
 
     position: Position
@@ -42,9 +42,9 @@ class Place:
 class WindowRequest:
     """A wanted window."""
 
-    start: Place | None = None
+    start: MessagePosition | None = None
     """The first message, inclusive; None: the messages before ``end``."""
-    end: Place = field(default_factory=lambda: Place(LATEST))
+    end: MessagePosition = field(default_factory=lambda: MessagePosition(LATEST))
     """The message after the last one."""
     limit: int = 50
     """Maximum number of messages."""
@@ -58,9 +58,9 @@ class Window:
 
     messages: tuple[Message, ...]
     """In the order of the topic."""
-    begin: Place
+    begin: MessagePosition
     """Begin of the examined range."""
-    end: Place
+    end: MessagePosition
     """End of the examined range, exclusive."""
     has_older: bool
     """Whether the topic has entries before the range."""
@@ -135,34 +135,34 @@ class _Reading:
         self._examined = 0
         self._problems: list[str] = []
 
-    def forward(self, start: Place) -> Window:
-        """Messages from a place on."""
+    def forward(self, start: MessagePosition) -> Window:
+        """Messages from a position on."""
         first = self._reader.layout.at_or_after(start.position)
         if first is not None and first > start.position:
-            start = Place(first)
+            start = MessagePosition(first)
         at = start
         while not self._is_full:
             result = self._read(at.position, _READ_ENTRIES)
             if result.end is None:
                 break
-            following = Place(result.end)
+            following = MessagePosition(result.end)
             messages: list[UndecodedMessage] = []
             for entry, origin in _with_origins(result):
-                messages += [message for message in self._split(entry, origin) if _place_of(message) >= at]
+                messages += [message for message in self._split(entry, origin) if _position_of(message) >= at]
                 if self._are_enough(messages):
-                    following = Place(entry.position.next())
+                    following = MessagePosition(entry.position.next())
                     break
-            places = [*map(_place_of, messages[1:]), following]
+            positions = [*map(_position_of, messages[1:]), following]
             taken = self._take(messages, self._found.append)
-            at = places[taken - 1] if taken < len(messages) else following
+            at = positions[taken - 1] if taken < len(messages) else following
             if self._budget.is_spent:
                 break
         return self._window(start, at)
 
     def backward(self) -> Window:
-        """The last messages before a place."""
+        """The last messages before a position."""
         layout = self._reader.layout
-        begin = end = min(self._request.end, Place(layout.last.next()))
+        begin = end = min(self._request.end, MessagePosition(layout.last.next()))
         rank = layout.rank(end.position.previous())
         if end.batch_index > 0 and layout.contains(end.position):
             rank += 1
@@ -174,17 +174,17 @@ class _Reading:
             if count > 1 and (result.end is None or result.end <= last):
                 step = max(count // 4, 1)  # the bytes of one read end before the newest of these entries
                 continue
-            reached = Place(first)
+            reached = MessagePosition(first)
             messages = []
             for entry, origin in reversed(list(_with_origins(result))):
                 if entry.position > last:  # earlier ones were trimmed meanwhile
                     continue
-                messages += [message for message in reversed(self._split(entry, origin)) if _place_of(message) < end]
+                messages += [message for message in reversed(self._split(entry, origin)) if _position_of(message) < end]
                 if self._are_enough(messages):
-                    reached = Place(entry.position)
+                    reached = MessagePosition(entry.position)
                     break
             taken = self._take(messages, self._found.appendleft)
-            begin = _place_of(messages[taken - 1]) if taken < len(messages) else reached
+            begin = _position_of(messages[taken - 1]) if taken < len(messages) else reached
             rank = layout.rank(begin.position.previous())
             if self._budget.is_spent:
                 break
@@ -229,13 +229,13 @@ class _Reading:
         self._budget.expanded_bytes -= expanded_bytes
         return messages
 
-    def _window(self, begin: Place, end: Place) -> Window:
+    def _window(self, begin: MessagePosition, end: MessagePosition) -> Window:
         layout = self._reader.layout
         return Window(
             tuple(self._found),
             begin,
             end,
-            has_older=begin > Place(layout.first) and layout.total_entries > 0,
+            has_older=begin > MessagePosition(layout.first) and layout.total_entries > 0,
             has_newer=layout.at_or_after(end.position) is not None,
             examined=self._examined,
             read_bytes=self._budget.spent_bytes,
@@ -243,8 +243,8 @@ class _Reading:
         )
 
 
-def _place_of(message: UndecodedMessage) -> Place:
-    return Place(message.stored.position, max(message.batch_index, 0))
+def _position_of(message: UndecodedMessage) -> MessagePosition:
+    return MessagePosition(message.stored.position, max(message.batch_index, 0))
 
 
 def _with_origins(result: ReadResult) -> Iterator[tuple[StoredEntry, ReadOrigin]]:

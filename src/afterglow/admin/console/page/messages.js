@@ -134,10 +134,10 @@ export class MessagesView {
     this.older.disabled = !found.has_older;
     this.newer.disabled = !found.has_newer;
     this.saveButton.disabled = !messages.length;
-    const searched = this.query.get("search") ? ` among ${plural(found.examined, "message")} from ${found.begin} to ${found.end}` : messages.length ? `, from ${place(messages[0])} to ${place(messages.at(-1))}` : "";
+    const searched = this.query.get("search") ? ` among ${plural(found.examined, "message")} from ${found.begin} to ${found.end}` : messages.length ? `, from ${positionOf(messages[0])} to ${positionOf(messages.at(-1))}` : "";
     say(this.summary, [`${plural(messages.length, "message")}${searched}`, ...found.problems].join(" · "));
-    const open = new Set([...this.body.querySelectorAll("[aria-expanded=true]")].map((button) => button.dataset.place));
-    this.body.replaceChildren(...messages.flatMap((message) => this.rows(message, open.has(place(message)))));
+    const open = new Set([...this.body.querySelectorAll("[aria-expanded=true]")].map((button) => button.dataset.position));
+    this.body.replaceChildren(...messages.flatMap((message) => this.rows(message, open.has(positionOf(message)))));
     this.table.hidden = !messages.length;
     this.empty.hidden = Boolean(messages.length);
     say(this.empty, this.emptyText(found));
@@ -150,9 +150,9 @@ export class MessagesView {
   }
 
   rows(message, isOpen) {
-    const at = place(message);
+    const at = positionOf(message);
     const [origin, meaning] = ORIGINS[message.origin];
-    const value = h("button", { type: "button", class: "value", "aria-expanded": "false", "aria-label": `Details of message ${at}`, "data-place": at, onclick: () => toggle() }, inline(message));
+    const value = h("button", { type: "button", class: "value", "aria-expanded": "false", "aria-label": `Details of message ${at}`, "data-position": at, onclick: () => toggle() }, inline(message));
     const row = h(
       "tr",
       { "data-problem": Boolean(message.problem) },
@@ -174,8 +174,8 @@ export class MessagesView {
   }
 }
 
-/** The place of a message, as an address and as the API name it. */
-export const place = (message) => `${message.ledger_id}:${message.entry_id}${message.batch_index > 0 ? `:${message.batch_index}` : ""}`;
+/** The position of a message, as an address and as the API name it. */
+export const positionOf = (message) => `${message.ledger_id}:${message.entry_id}${message.batch_index > 0 ? `:${message.batch_index}` : ""}`;
 
 /** A value on one line. */
 function inline(message) {
