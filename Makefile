@@ -52,6 +52,8 @@ lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --extra serve --extra spark --extra java --extra compile --group demo --constraints requirements.lock \
 	  pyproject.toml -o requirements-demo.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --group pyproject.toml:docs -o requirements-docs.lock
 
 .PHONY: wheel
 wheel: $(STAMP) ## build the wheels of pulsar-afterglow into dist/, and try those of this machine in an empty environment
@@ -63,7 +65,7 @@ wheel: $(STAMP) ## build the wheels of pulsar-afterglow into dist/, and try thos
 
 .PHONY: clean
 clean: ## remove .venv, dist and all caches
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
 	find src tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## -- Quality
@@ -87,6 +89,17 @@ proto: $(STAMP) ## generate the protobuf modules from src/afterglow/format/proto
 .PHONY: docs
 docs: $(STAMP) ## generate the pages of docs/ that come from code
 	$(BIN)/python scripts/generate_docs.py
+
+# The generator of the site has an environment of its own: nothing else needs it.
+SITE_TOOLS := build/site-tools
+$(SITE_TOOLS)/.installed: requirements-docs.lock
+	$(PYTHON) -m venv $(SITE_TOOLS)
+	$(SITE_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+.PHONY: docs-site
+docs-site: $(SITE_TOOLS)/.installed ## build the documentation site in build/site ([REPOSITORY=https://…/blob/main])
+	$(SITE_TOOLS)/bin/python scripts/build_site.py --repository '$(REPOSITORY)'
 
 .PHONY: pictures
 pictures: $(STAMP) ## take the pictures of the console in docs/ (needs chromium)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import architecture
 import python_api
+import references
 
 from afterglow.config import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS
 from afterglow.config.load import is_pulsar_key
@@ -224,6 +225,9 @@ PAGES = {
     "docs/architecture.md": architecture.page,
     "docs/spark-releases.md": releases_page,
     "docs/python-api.md": python_api.page,
+    "docs/cli.md": references.cli_page,
+    "docs/rest-api.md": references.rest_page,
+    "docs/openapi.json": references.openapi_json,
     "DEVELOP.md": develop_page,
 }
 

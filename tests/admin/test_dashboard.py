@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.served_topics import eventually
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
     from tests.admin.conftest import Admin
 
-DASHBOARD = Path(__file__).parents[2] / "dashboards" / "grafana.json"
+FOLDER = Path(__file__).parents[2] / "dashboards"
+DASHBOARD = FOLDER / "grafana.json"
+ALERTS = FOLDER / "alerts.yml"
 
 _STRING = re.compile(r'"[^"]*"')
-_GROUPING = re.compile(r"\bby \(([^)]*)\)")
+_GROUPING = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 _NAME = re.compile(r"\b(?:pulsar|brk|afterglow)_\w+")
 
 
@@ -79,9 +82,11 @@ def test_every_metric_that_is_declared_is_emitted_with_its_labels(emitted: dict[
     assert emitted == {metric.name: {"cluster", *metric.labels} for metric in of_broker}
 
 
-def test_every_query_of_the_dashboard_asks_for_what_is_emitted(emitted: dict[str, set[str]]) -> None:
-    found = list(queries(json.loads(DASHBOARD.read_text("utf-8"))))
-    assert len(found) > 30
+@pytest.mark.parametrize(("file", "least"), [(DASHBOARD, 30), (ALERTS, 7)], ids=["dashboard", "alerts"])
+def test_every_query_asks_for_what_is_emitted(file: Path, least: int, emitted: dict[str, set[str]]) -> None:
+    # JSON is also YAML. `up` is a metric of Prometheus itself.
+    found = [query for query in queries(yaml.safe_load(file.read_text("utf-8"))) if not query.startswith("up{")]
+    assert len(found) >= least
     for query in found:
         bare = _STRING.sub('""', query)
         names = set(_NAME.findall(bare))
@@ -92,6 +97,24 @@ def test_every_query_of_the_dashboard_asks_for_what_is_emitted(emitted: dict[str
             asked = set(re.findall(r"(\w+)(?==~|!=|=)", selector))
             grouped = {label.strip() for group in _GROUPING.findall(bare) for label in group.split(",")}
             assert asked | grouped <= emitted[name], (query, name)
+
+
+def test_every_alert_names_only_labels_of_its_metric_and_what_to_do(emitted: dict[str, set[str]]) -> None:
+    (group,) = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    for rule in group["rules"]:
+        first = _NAME.findall(rule["expr"])[:1]
+        labels = emitted[first[0]] if first else {"job", "instance"}
+        text = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_the_scrape_configuration_loads_the_alerts_and_names_their_job() -> None:
+    found = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
+    assert found["rule_files"] == [ALERTS.name]
+    jobs = {job["job_name"] for job in found["scrape_configs"]}
+    assert set(re.findall(r'job="(\w+)"', ALERTS.read_text("utf-8"))) <= jobs
 
 
 def test_panels_do_not_overlap() -> None:

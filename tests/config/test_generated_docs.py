@@ -31,8 +31,9 @@ def test_a_stale_page_is_named_with_the_command_that_updates_it(tmp_path: Path) 
     page.write_text("stale")
     checked = generate(tmp_path, "--check")
     assert (checked.returncode, page.read_text()) == (1, "stale")
-    pages = ("configuration", "metrics", "architecture", "spark-releases", "python-api")
-    assert f"stale: {', '.join(f'docs/{name}.md' for name in pages)}; run `make docs`" in checked.stderr
+    pages = ("configuration", "metrics", "architecture", "spark-releases", "python-api", "cli", "rest-api")
+    stale = ", ".join((*(f"docs/{name}.md" for name in pages), "docs/openapi.json"))
+    assert f"stale: {stale}; run `make docs`" in checked.stderr
     assert generate(tmp_path).returncode == 0
     assert generate(tmp_path, "--check").returncode == 0
     assert "streamingOffloadEnabled" in page.read_text("utf-8")

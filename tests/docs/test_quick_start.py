@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import urllib.request
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = Page.read(ROOT / "docs" / "quick-start.md")
 LISTINGS: Final = list(PAGE.listings())
 SERVE: Final = "afterglow serve"
-SAVED: Final = re.compile(r"[Ss]ave as `(\w+\.py)`:$")
+SAVED: Final = re.compile(r"[Ss]ave as `(try/\w+\.py)`:$")
 ADDRESSES: Final = re.findall(r"<(http://[^>]+)>", PAGE.text)
 
 
@@ -62,6 +63,8 @@ def test_a_new_user_gets_from_a_clone_to_a_dataframe(tmp_path: Path) -> None:
         typed = stack.enter_context(terminal(tmp_path, environment))
         serving: Terminal | None = None
         for listing in LISTINGS:
+            if listing.text.startswith("rm "):
+                assert_unchanged(tmp_path / "afterglow")
             if listing.language == "python":
                 (saved,) = SAVED.findall(listing.before)
                 (tmp_path / "afterglow" / saved).write_text(here(listing.text))
@@ -82,6 +85,13 @@ def test_a_new_user_gets_from_a_clone_to_a_dataframe(tmp_path: Path) -> None:
             else:
                 check(listing.text, said)
         assert not (tmp_path / "afterglow" / "home").exists()
+
+
+def assert_unchanged(clone: Path) -> None:
+    """Nothing that the page made is new to git, and ruff, which ignores what git ignores, has no finding."""
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
+    assert status.stdout == ""
+    subprocess.run([sys.executable, "-m", "ruff", "check", "--quiet", "."], cwd=clone, check=True, timeout=300)
 
 
 def check(shown: str, said: str) -> None:
@@ -106,7 +116,7 @@ def test_every_program_compiles() -> None:
 
 def test_every_command_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    known = ("git", "cd", "source", "export", "python", "afterglow", "rm")
+    known = ("git", "cd", "source", "export", "python", "afterglow", "mkdir", "rm")
     for line in PAGE.commands:
         name, *rest = line.split()
         assert name in known or (name == "make" and f"\n{rest[0]}:" in makefile), line
