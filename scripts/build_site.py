@@ -164,7 +164,7 @@ def main() -> int:
     repository = parser.parse_args().repository or None
     shutil.rmtree(SITE, ignore_errors=True)
     write_source(repository)
-    command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean", "-f", "zensical.toml"]
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean", "-f", "zensical.toml"]
     return subprocess.run(command, cwd=SOURCE.parent, check=False).returncode
 
 

@@ -184,7 +184,7 @@ def _operation(path: str, action: Action[Any]) -> dict[str, Any]:
         for name in re.findall(r"\{(\w+)", path)
     ]
     asked = [{"name": name, "in": "query", "schema": {"type": kind}} for name, kind in queries.items()]
-    body = {"requestBody": {"content": {"application/json": {"schema": {}}}}} if has_body else {}
+    body: dict[str, Any] = {"requestBody": {"content": {"application/json": {"schema": {}}}}} if has_body else {}
     return {
         "summary": documented or named,
         "x-requires": _RIGHTS[action.access],

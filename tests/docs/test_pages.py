@@ -74,7 +74,7 @@ def test_commands_are_found_in_the_pages() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 15
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "rest-api.md"], ids=lambda page: page.name)
 def test_every_setting_exists(page: Path) -> None:
     assert {key for key in _KEY.findall(page.read_text()) if key not in keys() | _FIELDS} == set()
 
