@@ -116,7 +116,7 @@ def adapt_links(text: str, page: str, published: set[str], repository: str | Non
         text: The page.
         page: Its path from the root of the repository.
         published: Paths of all pages and pictures of the site.
-        repository: The address below which files of the repository are shown; None: there is none.
+        repository: The address below which files of the repository are shown; None: unknown.
     """
 
     def adapt(link: re.Match[str]) -> str:
