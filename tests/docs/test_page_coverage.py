@@ -18,6 +18,7 @@ RUN = {
     "docs/spark-cluster.md": "tests/support/packed_environment.py",
     "docs/spark-cookbook.md": "tests/docs/test_spark_cookbook.py",
     "docs/sql.md": "tests/docs/test_sql_page.py",
+    "docs/tokens.md": "tests/docs/test_tokens_page.py",
 }
 """Pages with the test that runs them, or their programs."""
 PARSED_ONLY = {
@@ -27,7 +28,6 @@ PARSED_ONLY = {
     "docs/migration.md": "changes a running cluster; tests/clients does the same by other calls",
     "docs/monitoring.md": "one call of /metrics; tests/admin/test_dashboard.py tests the files",
     "docs/operating.md": "commands on a bucket and on a running server",
-    "docs/tokens.md": "one chmod of files of docs/security.md, whose test runs it",
     "docs/upgrade.md": "needs two releases",
 }
 """Pages whose commands are only compared with the command line (test_pages.py), with the reason."""

@@ -47,7 +47,7 @@ def keys() -> set[str]:
 def parse(line: str) -> None:
     """Take a command line apart as the command would, without running it."""
     register()
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
     command: Any = typer.main.get_command(app)
     while isinstance(below := getattr(command, "commands", None), dict):
         name = words.pop(0)
