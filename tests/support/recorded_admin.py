@@ -31,6 +31,8 @@ class RecordedAdmin:
     """Other statuses than 200 and 404."""
     asked: list[str] = field(default_factory=list)
     """Every path that was asked for."""
+    deleted: list[str] = field(default_factory=list)
+    """Every path with which a DELETE succeeded. That of a subscription leaves the list of these."""
 
     def add(self, case: GoldenCase, policies: dict[str, Any] | None = None) -> str:
         """Answer for the topic of a case; returns its name.
@@ -68,6 +70,17 @@ def recorded_admin(cases: Iterable[GoldenCase] = ()) -> Iterator[RecordedAdmin]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def do_DELETE(self) -> None:
+            path = urlsplit(self.path).path.removeprefix("/admin/v2/")
+            status = admin.statuses.get(path, 204)
+            if status == 204:
+                admin.deleted.append(path)
+                parent, _, name = path.partition("/subscription/")
+                admin.answers[f"{parent}/subscriptions"].remove(name)
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, *_: object) -> None:
             """Stay silent."""

@@ -62,6 +62,21 @@ def cluster_settings(admin: AdminClient, zookeeper: str | None, name: str | None
     return ClusterSettings(name, address)
 
 
+def check_cluster(metadata: PulsarCluster, settings: ClusterSettings, admin_url: str) -> None:
+    """Check that the metadata is that of the brokers' cluster.
+
+    Raises:
+        ConfigError: It is another cluster's.
+        MetadataUnavailable: The store cannot be reached.
+    """
+    known = metadata.clusters()
+    if settings.name not in known:
+        raise ConfigError(
+            f"{settings.zookeeper} has the metadata of cluster {', '.join(known) or '(none)'}, and {admin_url} belongs "
+            f"to cluster {settings.name}; give --zookeeper of that cluster"
+        )
+
+
 class AttachedCluster:
     """A cluster. Thread-safe.
 

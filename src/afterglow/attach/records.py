@@ -62,7 +62,20 @@ def record_subscription(metadata: MetadataStore, paths: AfterglowPaths, name: st
             continue
 
 
-def recorded_topics(metadata: MetadataStore, paths: AfterglowPaths) -> tuple[TopicName, ...]:
+def clear_subscriptions(metadata: MetadataStore, paths: AfterglowPaths) -> None:
+    """Remove the record, after every subscription of these names was deleted.
+
+    Raises:
+        MetadataError: The store failed.
+    """
+    while (found := metadata.get(paths.subscriptions)) is not None:
+        try:
+            metadata.delete(paths.subscriptions, found.version)
+        except (VersionConflict, CommitUnknown):
+            continue
+
+
+def recorded_topics(metadata: MetadataReader, paths: AfterglowPaths) -> tuple[TopicName, ...]:
     """Every topic that was attached and has records, ascending by name.
 
     Raises:

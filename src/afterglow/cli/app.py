@@ -22,6 +22,7 @@ from afterglow.errors import AfterglowError, ConfigError, InvalidName
 _COMMANDS: Final = (
     "admin_commands",
     "attach",
+    "detach",
     "demo",
     "doctor",
     "inspect",

@@ -1,4 +1,4 @@
-"""Client of an admin API, Afterglow's or Pulsar's: HTTP requests, and a read-only view of a cluster's topics.
+"""Client of an admin API, Afterglow's or Pulsar's: HTTP requests, and a view of a cluster's topics.
 
 A request is sent once, on a connection of its own: after a failure it may have taken effect, and the caller decides
 whether to retry. Responses are returned as JSON of which only the outer type is checked;
@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -240,6 +240,12 @@ class AdminClient:
         except NotFound:
             return ()
 
+    def delete_subscription(self, topic: TopicName, subscription: str) -> None:
+        """Delete a subscription of a topic, which must have no connected consumer; a missing one is not an error."""
+        path = f"{topic.domain.value}/{topic.namespace}/{encode_name(topic.local_name)}/subscription"
+        with suppress(NotFound):
+            self._text(f"/admin/v2/{path}/{encode_name(subscription)}", method="DELETE")
+
     def namespace_policies(self, namespace: NamespaceName) -> Json | None:
         """Return all policies of a namespace; None if it is missing."""
         return self._object(f"namespaces/{namespace}")
@@ -304,10 +310,10 @@ class AdminClient:
         except ValueError as error:
             raise self._unexpected(target, text) from error
 
-    def _text(self, target: str, *, absent: tuple[int, ...] = ()) -> str:
+    def _text(self, target: str, *, absent: tuple[int, ...] = (), method: str = "GET") -> str:
         """Return the body of a response; empty if its status is one of ``absent``."""
         try:
-            response = self._http.exchange("GET", target, None, _TIMEOUT_S)
+            response = self._http.exchange(method, target, None, _TIMEOUT_S)
         except ssl.SSLError as error:
             raise MetadataUnavailable(
                 f"source {self.url} is not trusted: {error}; set ca_file (AFTERGLOW_CA_FILE) to the authority that "

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
     from afterglow.ledger.environment import Clock
     from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.ledger_commit import LedgerAttempt
     from afterglow.offload.topics import OffloadPolicies
@@ -348,7 +349,7 @@ def _parse(path: str, value: bytes) -> PendingDelete:
     return pending
 
 
-def names_below(metadata: MetadataStore, root: str) -> Iterator[str]:
+def names_below(metadata: MetadataReader, root: str) -> Iterator[str]:
     """Managed-ledger names of all topics with records below a node, or with an empty node that a crash has left.
 
     Raises:
