@@ -14,8 +14,8 @@ from afterglow.attach import (
     WhenBehind,
     check,
     exclusion_rule,
-    hold_quota_bytes,
     is_attachable,
+    release_bytes,
 )
 from afterglow.attach.cluster_checks import spares_expiration, spares_ttl
 from afterglow.attach.cluster_settings import (
@@ -297,7 +297,7 @@ def test_releases_are_known_that_spare_system_cursors(version: str | None, ttl: 
     ],
 )
 def test_the_hold_is_given_up_at_seventy_percent_of_a_size_quota(quotas: Any, expected: int | None) -> None:
-    assert hold_quota_bytes(replace(HARMLESS, backlog_quotas=quotas)) == expected
+    assert release_bytes(quotas) == expected
 
 
 # --- topics that are left out ---------------------------------------------------------------------------------------

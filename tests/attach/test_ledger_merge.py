@@ -14,6 +14,7 @@ from afterglow.attach.ledger_merge import (
     committed_end,
     lost_ranges,
     merge_ledgers,
+    recorded_lost,
     remove_ledgers,
     tail_of,
 )
@@ -115,6 +116,7 @@ def test_entries_that_were_trimmed_before_they_were_in_a_segment_are_recorded_as
     assert own.ledgerInfo[0].entries == 7
     assert get_text(own.ledgerInfo[0], LOST) == "7-9"
     assert lost_ranges(own, cluster) == ()
+    assert recorded_lost(own) == recorded_lost(merged(own, cluster)) == (LedgerRange(3, 7, 9), LedgerRange(4, 0, 9))
 
 
 def test_a_trimmed_ledger_of_an_unfinished_segment_stays_until_that_is_committed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.pulsar_standalone import PulsarStandalone
 from tests.support.raw_client import RawClient, encode_send
 
-from afterglow.attach import Consequence, SettingsReader, check, hold_quota_bytes
+from afterglow.attach import Consequence, SettingsReader, check, release_bytes
 from afterglow.attach.cluster_settings import Retention, Setting, Unknown
 from afterglow.errors import AccessDenied, MissingDependency, SubscriptionBusy, TopicMissing
 from afterglow.format.entry import encode_entry
@@ -293,7 +293,7 @@ def test_a_backlog_quota_that_evicts_is_a_risk_and_its_eviction_is_noticed(
     (settings,) = SettingsReader(client_of(standalone)).read([TopicName.parse(topic)])
     (risk,) = check(settings, "afterglow")
     assert (risk.policy, risk.consequence) == ("backlogQuota[destination_storage]", Consequence.DROPS_ENTRIES)
-    assert hold_quota_bytes(settings) == 1400
+    assert release_bytes(settings.backlog_quotas) == 1400
     begin = holds.hold(topic).result(WAIT_S).mark_delete
     first = publish(standalone, topic, 2)[0]
     holds.acknowledge(topic, first).result(WAIT_S)
@@ -352,7 +352,7 @@ def test_policies_of_a_real_cluster_are_read_with_their_origins(standalone: Puls
         "backlogQuota[destination_storage]",
         "backlogQuota[message_age]",
     ], "without authorization the auth mode does not apply"
-    assert hold_quota_bytes(settings) == 700
+    assert release_bytes(settings.backlog_quotas) == 700
 
 
 def client_of(standalone: PulsarStandalone, token: str | None = None) -> AdminClient:

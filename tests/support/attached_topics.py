@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.errors import Fenced
+    from afterglow.metadata.store import MetadataStore
     from afterglow.offload.task import PartResult, Task
     from afterglow.pipeline.tier_verifier import VerifyControl
 
@@ -178,14 +179,14 @@ class AttachedHere:
         path: Path,
         cluster: FakeCluster,
         *,
-        metadata: MemoryMetadataStore | None = None,
+        metadata: MetadataStore | None = None,
         pattern: str = ".*",
         policies: PolicyFile | None = None,
         **settings: Any,
     ) -> None:
         self.cluster = cluster
         self.tier = path / "tier"
-        self.metadata = metadata or MemoryMetadataStore()
+        self.metadata: MetadataStore = metadata or MemoryMetadataStore()
         self.paths = AfterglowPaths(CLUSTER)
         self.fenced: list[Fenced] = []
         self.port = 0
@@ -256,7 +257,9 @@ class AttachedHere:
         )
         self.offload.attach(self.topics)
         stack.callback(self.offload.close)
-        self.holds = SubscriptionHolds(PulsarAddress(cluster.broker.url), SUBSCRIPTION)
+        self.holds = SubscriptionHolds(
+            PulsarAddress(cluster.broker.url), SUBSCRIPTION, has_entries=self.topics.has_entries
+        )
         stack.callback(self.holds.close)
         self.follower = Follower(attached, self.topics, self.holds, clock, self.fenced.append)
         stack.callback(self.follower.close)

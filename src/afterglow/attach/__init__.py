@@ -9,7 +9,7 @@ tier yet, :func:`is_attachable` leaves topics out.
 from __future__ import annotations
 
 from afterglow.attach.attachable import exclusion_rule, is_attachable
-from afterglow.attach.cluster_checks import Consequence, Risk, WhenBehind, check, hold_quota_bytes
+from afterglow.attach.cluster_checks import Consequence, Risk, WhenBehind, check, release_bytes
 from afterglow.attach.cluster_settings import SettingsReader, TopicSettings
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "WhenBehind",
     "check",
     "exclusion_rule",
-    "hold_quota_bytes",
     "is_attachable",
+    "release_bytes",
 ]

@@ -76,7 +76,7 @@ def check(
     Args:
         settings: What applies to the topic.
         subscription: Name of our subscription.
-        when_behind: ``RELEASE`` gives up the hold before a size quota blocks producers; see :func:`hold_quota_bytes`.
+        when_behind: ``RELEASE`` gives up the hold before a size quota blocks producers; see :func:`release_bytes`.
         role: Role of our token; None if it is not known.
     """
     risks = [
@@ -90,14 +90,14 @@ def check(
     return tuple(risk for risk in risks if risk is not None)
 
 
-def hold_quota_bytes(settings: TopicSettings, share: float = RELEASE_SHARE) -> int | None:
+def release_bytes(quotas: tuple[Setting[BacklogQuota], ...] | Unknown, share: float = RELEASE_SHARE) -> int | None:
     """Return the backlog at which ``--when-behind release`` gives up the hold; None if the topic has no size quota.
 
     Pure. If the quotas could not be read the result is None as well; :func:`check` then reports a risk.
     """
-    if isinstance(settings.backlog_quotas, Unknown):
+    if isinstance(quotas, Unknown):
         return None
-    limits = [quota.value.limit for quota in settings.backlog_quotas if quota.value.kind is QuotaType.SIZE]
+    limits = [quota.value.limit for quota in quotas if quota.value.kind is QuotaType.SIZE]
     return int(min(limits) * share) if limits else None
 
 

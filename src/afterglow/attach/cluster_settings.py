@@ -175,6 +175,17 @@ class SettingsReader:
         with ThreadPoolExecutor(_READERS, "afterglow-cluster-checks") as pool:
             return tuple(pool.map(lambda topic: self._read_topic(topic, broker), bases))
 
+    def read_backlog_quotas(self, topic: TopicName) -> tuple[Setting[BacklogQuota], ...] | Unknown:
+        """Read the backlog quotas of a topic alone, by one request once those of its namespace are known.
+
+        Raises:
+            MetadataUnavailable: The API does not respond.
+            CorruptMetadata: A response is invalid.
+        """
+        broker = self._read_broker()
+        self._read_namespace(topic.namespace)
+        return _TopicReader(self._api, topic.base, self._namespaces[topic.namespace], broker).backlog_quotas()
+
     def _read_broker(self) -> BrokerSettings:
         if self._broker is None:
             try:

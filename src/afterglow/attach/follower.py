@@ -159,7 +159,7 @@ class Follower:
                 _log.warning("%s is attached later: %s", name, error)
                 continue
             _log.info("attached %s, from %s on", topic.topic, topic.layout.first)
-            followed = _Followed(topic, self._clock.monotonic(), acknowledged=topic.committed_end)
+            followed = _Followed(topic, self._clock.monotonic(), acknowledged=topic.held_from)
             self._holds.hold(str(topic.topic), followed.acknowledged)
             self._followed[name] = followed
 

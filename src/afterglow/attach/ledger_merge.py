@@ -6,11 +6,14 @@ it. Ledgers that the cluster has trimmed stay while they are in segments, so tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from afterglow.errors import CorruptMetadata
 from afterglow.format.objects import ledger_uuid
 from afterglow.format.position import LedgerRange, Position
+from afterglow.hot.pulsar.hold_state import SkippedRange
 from afterglow.ledger.ledger_list import covered_entries
 from afterglow.ledger.properties import get_number, get_text, raise_number, set_text
 
@@ -27,6 +30,17 @@ REMOVED_THROUGH: Final = "afterglow.removed-through"
 
 LOST: Final = "afterglow.lost"
 """Property of a ledger of which the cluster has trimmed entries that are in no segment: their range, inclusive."""
+
+LOST_RANGES: Final = "afterglow.lost-ranges"
+"""Property of our copy: all ranges that the cluster has trimmed and that are in no segment, ``LEDGER:FIRST-LAST``."""
+
+RELEASED: Final = "afterglow.released"
+"""Property of our copy: the last range whose hold was given up before it was in the tier, ``AFTER-THROUGH``."""
+
+_MAX_LOST_RANGES: Final = 1_000
+"""The newest ones are kept, so that the value stays small."""
+_RANGE: Final = re.compile(r"(\d+):(\d+)-(\d+)")
+_RELEASE: Final = re.compile(r"(-?\d+):(-?\d+)-(\d+):(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,7 @@ def merge_ledgers(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> None:
         own: Our copy, which is changed.
         cluster: The cluster's list.
     """
+    _record_lost(own, lost_ranges(own, cluster))
     known = {ledger.ledgerId: ledger for ledger in own.ledgerInfo}
     removed = get_number(own, REMOVED_THROUGH)
     for given in cluster.ledgerInfo:
@@ -111,6 +126,56 @@ def lost_ranges(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> tuple[Led
         if ledger.HasField("entries") and covered < ledger.entries and get_text(ledger, LOST) is None:
             found.append(LedgerRange(ledger.ledgerId, covered, ledger.entries - 1))
     return tuple(found)
+
+
+def _record_lost(own: ManagedLedgerInfo, lost: Iterable[LedgerRange]) -> None:
+    known = (get_text(own, LOST_RANGES) or "").split()
+    found = known + [f"{each.ledger_id}:{each.first}-{each.last}" for each in lost]
+    if found != known:
+        set_text(own, LOST_RANGES, " ".join(found[-_MAX_LOST_RANGES:]))
+
+
+def recorded_lost(own: ManagedLedgerInfo) -> tuple[LedgerRange, ...]:
+    """The ranges that the cluster has trimmed before they were in the tier, in the order in which they were found.
+
+    Raises:
+        CorruptMetadata: The record is not valid.
+    """
+    found = []
+    for word in (get_text(own, LOST_RANGES) or "").split():
+        match = _RANGE.fullmatch(word)
+        if match is None:
+            raise _invalid(LOST_RANGES, word)
+        ledger_id, first, last = map(int, match.groups())
+        found.append(LedgerRange(ledger_id, first, last))
+    return tuple(found)
+
+
+def record_release(own: ManagedLedgerInfo, released: SkippedRange) -> None:
+    """Record that the hold of a range is given up; one that joins the recorded range extends it. An edit."""
+    before = recorded_release(own)
+    start = before.after if before is not None and released.after <= before.through else released.after
+    set_text(own, RELEASED, f"{start}-{released.through}")
+
+
+def recorded_release(own: ManagedLedgerInfo) -> SkippedRange | None:
+    """The last range whose hold was given up; None: there is none.
+
+    Raises:
+        CorruptMetadata: The record is not valid.
+    """
+    text = get_text(own, RELEASED)
+    if text is None:
+        return None
+    found = _RELEASE.fullmatch(text)
+    if found is None:
+        raise _invalid(RELEASED, text)
+    ledger, entry, through_ledger, through_entry = map(int, found.groups())
+    return SkippedRange(Position(ledger, entry), Position(through_ledger, through_entry))
+
+
+def _invalid(key: str, text: str) -> CorruptMetadata:
+    return CorruptMetadata(f"property {key} of a managed ledger is not valid: {text[:80]!r}")
 
 
 def tail_of(cluster: ManagedLedgerInfo, last_confirmed: Position | None, before: Tail | None) -> Tail | None:

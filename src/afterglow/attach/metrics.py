@@ -68,7 +68,7 @@ class AttachMetrics(MetricsCollector):
         samples.add("afterglow_attach_confirmed_bytes_total", figures.traffic_in.size_bytes, *labels)
         samples.add("afterglow_attach_lag_entries", self._service.backlog(topic), *labels)
         samples.add("afterglow_attach_held", int(hold.held), *labels)
-        samples.add("afterglow_attach_may_be_lost", int(hold.may_be_lost is not None), *labels)
+        samples.add("afterglow_attach_may_be_lost", int(bool(hold.may_be_lost or topic.released)), *labels)
         samples.add("afterglow_attach_lost_entries", sum(lost.last - lost.first + 1 for lost in topic.lost), *labels)
         samples.add("afterglow_attach_follow_failing", int(bool(self._service.follower.problem(topic.name))), *labels)
 

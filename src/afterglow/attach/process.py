@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from afterglow.attach.catalog import AttachedCatalog
-from afterglow.attach.cluster import AttachedCluster, cluster_settings
+from afterglow.attach.cluster import AttachedCluster, check_cluster, cluster_settings
 from afterglow.attach.cluster_checks import WhenBehind, check
 from afterglow.attach.cluster_instance import check_instance, read_instance, record_instance
 from afterglow.attach.cluster_settings import SettingsReader
 from afterglow.attach.follower import Follower
 from afterglow.attach.hot_ledgers import ClusterLedgers
 from afterglow.attach.policies import AttachPolicies
+from afterglow.attach.quota_release import QuotaLimits, QuotaRelease
 from afterglow.attach.records import attachment_instance, record_subscription
 from afterglow.attach.service import AttachedService, ClusterLink
 from afterglow.attach.tier_retention import TierRetention
@@ -64,6 +65,8 @@ _THREADS: Final = 8
 """Threads of offload, which wait for metadata, bookies and the tier."""
 _GRACE_S: Final = 3.0
 """Wait for requests to the tier at shutdown. Metadata records their purpose, and the next start continues them."""
+_RELEASE_CHECK_S: Final = 2.0
+"""Interval between comparisons of backlogs with quotas; brokers check theirs every minute by default."""
 _TIER_CHECK_S: Final = 10.0
 """A tier that does not respond for this time at the start is reported instead of waited for."""
 DEFAULT_READ_RATE: Final = 100 << 20
@@ -178,7 +181,7 @@ class AttachProcess:
             cluster_store = open_metadata(settings.zookeeper, config)
             stack.callback(cluster_store.close)
             cluster_metadata = PulsarCluster(cluster_store)
-            _check_cluster(cluster_metadata, settings.name, settings.zookeeper, options.admin_url)
+            check_cluster(cluster_metadata, settings, options.admin_url)
             cluster = AttachedCluster(settings, admin, cluster_metadata, _compiled(options.pattern))
             _check_topics(cluster, options)
             attach_policies = AttachPolicies(config, policies)
@@ -245,7 +248,7 @@ class AttachProcess:
             process = cls(topics, offload, cluster, location, ended)
             lease.keep(metadata.guard, process._on_fenced)
             pulsar = PulsarAddress(service_url, options.credentials.token, options.credentials.ca_file)
-            holds = SubscriptionHolds(pulsar, options.subscription)
+            holds = SubscriptionHolds(pulsar, options.subscription, has_entries=topics.has_entries)
             stack.callback(holds.close)
             follower = Follower(cluster, topics, holds, clock, process._on_fenced)
             stack.callback(follower.close)
@@ -280,10 +283,14 @@ class AttachProcess:
             offload.start()
             follower.start()
             retention = TierRetention(topics=topics, hooks=offload, policies=attach_policies, clock=clock)
-            for interval_s, what, work in (
+            jobs: list[tuple[float, str, Callable[[], None]]] = [
                 (config.offload_tick_interval_millis / 1000, "offload", offload.tick),
                 (config.retention_check_interval_in_seconds, "tier retention", retention.check),
-            ):
+            ]
+            if options.when_behind is WhenBehind.RELEASE:
+                release = QuotaRelease(topics, holds, QuotaLimits(admin, clock).release_bytes)
+                jobs.append((_RELEASE_CHECK_S, "release of holds", release.check))
+            for interval_s, what, work in jobs:
                 thread = threading.Thread(target=process._repeat, args=(interval_s, what, work), name=f"attach {what}")
                 thread.start()
                 stack.callback(thread.join)
@@ -326,20 +333,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"--topics {pattern!r} is not a regular expression: {error}") from error
-
-
-def _check_cluster(cluster: PulsarCluster, name: str, zookeeper: str, admin_url: str) -> None:
-    """Check that the metadata is that of the brokers' cluster.
-
-    Raises:
-        ConfigError: It is another cluster's.
-    """
-    known = cluster.clusters()
-    if name not in known:
-        raise ConfigError(
-            f"{zookeeper} has the metadata of cluster {', '.join(known) or '(none)'}, and {admin_url} belongs to "
-            f"cluster {name}; give --zookeeper of that cluster"
-        )
 
 
 def _check_topics(cluster: AttachedCluster, options: AttachOptions) -> None:

@@ -10,7 +10,17 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from afterglow.attach.ledger_merge import committed_end, lost_ranges, merge_ledgers, remove_ledgers, tail_of
+from afterglow.attach.ledger_merge import (
+    committed_end,
+    lost_ranges,
+    merge_ledgers,
+    record_release,
+    recorded_lost,
+    recorded_release,
+    remove_ledgers,
+    tail_of,
+)
+from afterglow.hot.pulsar.hold_state import SkippedRange
 from afterglow.ledger.managed_ledger_state import ManagedLedgerState
 from afterglow.ledger.reader import StoredEntry
 from afterglow.metadata.names import TopicName
@@ -43,8 +53,6 @@ class AttachedTopic:
         self.topic = TopicName.from_managed_ledger_name(name)
         self.reader = _Reader(hot, self)
         self.trimmer = _Trimmer(self)
-        self.lost: tuple[LedgerRange, ...] = ()
-        """Entries that the cluster has trimmed before they were in the tier, since this process began."""
         self._metadata = metadata
         self._hot = hot
         self._lock = threading.RLock()
@@ -96,6 +104,46 @@ class AttachedTopic:
         """The last entry up to which all entries are in segments, or are left to the cluster; None: none is."""
         return committed_end(self.info.ledgerInfo)
 
+    @property
+    def lost(self) -> tuple[LedgerRange, ...]:
+        """Entries that the cluster has trimmed before they were in the tier, as recorded."""
+        return recorded_lost(self.info)
+
+    @property
+    def released(self) -> SkippedRange | None:
+        """Entries that are not in the tier, and that the subscription does not hold any more; None: there are none."""
+        released, end = recorded_release(self.info), self.committed_end
+        return None if released is None or (end is not None and end >= released.through) else released
+
+    @property
+    def held_from(self) -> Position | None:
+        """The position behind which the subscription holds back trimming: that of our newest acknowledgement."""
+        released, end = self.released, self.committed_end
+        return end if released is None else released.through
+
+    def bytes_behind(self, position: Position | None) -> int:
+        """Bytes of the confirmed entries behind a position, by the average size of the entries of its ledger."""
+        layout, total = self.layout, 0
+        open_bytes = self.size_bytes - sum(ledger.size_bytes or 0 for ledger in self.ledgers)
+        for ledger in self.ledgers:
+            entries = layout.entries_of(ledger.ledger_id)
+            if not entries or (position is not None and ledger.ledger_id < position.ledger_id):
+                continue
+            is_begun = position is not None and ledger.ledger_id == position.ledger_id
+            left = max(entries - position.entry_id - 1, 0) if position is not None and is_begun else entries
+            total += (open_bytes if ledger.size_bytes is None else ledger.size_bytes) * left // entries
+        return total
+
+    def release(self, through: Position) -> None:
+        """Record that entries up to a position are not held any more, before they are acknowledged.
+
+        Raises:
+            Fenced: Another process owns our copy.
+            MetadataError: The store failed.
+        """
+        released = SkippedRange(self.committed_end or self.layout.first.previous(), through)
+        self.update(partial(record_release, released=released))
+
     def update(self, edit: Edit) -> Snapshot:
         """Change our copy; see :meth:`afterglow.ledger.topic_metadata.TopicMetadata.update`.
 
@@ -146,8 +194,6 @@ class AttachedTopic:
                 "%s: the cluster has trimmed entries %d to %d of ledger %d before they were in the tier",
                 *(self.topic, entries.first, entries.last, entries.ledger_id),
             )
-        with self._lock:
-            self.lost += lost
         self._confirm_closed(cluster)
         existing = {ledger.ledgerId for ledger in self.info.ledgerInfo}
         self.update(partial(merge_ledgers, cluster=cluster))

@@ -6,9 +6,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from afterglow.attach.topic import AttachedTopic
-from afterglow.errors import TopicClosed, TopicMissing
+from afterglow.errors import AfterglowError, TopicClosed, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
+from afterglow.ledger.layout import Layout
 from afterglow.ledger.topic_metadata import TopicMetadata
 from afterglow.metadata.names import TopicName
 from afterglow.offload.pending_deletes import names_below
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from afterglow.attach.cluster import AttachedCluster
     from afterglow.attach.hot_ledgers import ClusterLedgers
     from afterglow.config import BrokerConfig
+    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.environment import Clock
     from afterglow.ledger.topic_metadata import Edit
@@ -156,6 +158,21 @@ class AttachedTopics:
         """Stop following a topic, such as one that the cluster has deleted; its segments stay."""
         with self._lock:
             self._open.pop(name, None)
+
+    def has_entries(self, topic: TopicName, after: Position, through: Position) -> bool:
+        """Whether a topic has entries behind one position up to another, as far as we or the cluster know.
+
+        See :class:`~afterglow.hot.pulsar.subscription_hold.SubscriptionHolds`. True if it cannot be found out.
+        """
+        known = self.opened(topic.managed_ledger_name)
+        if known is None or through.entry_id >= 0 or known.layout.entries_between(after, through):
+            return True
+        try:
+            ledgers = self._cluster.ledgers(topic)
+        except AfterglowError:
+            return True
+        listed = () if ledgers is None else ledgers.ledgerInfo
+        return bool(Layout.of((each.ledgerId, each.entries) for each in listed).entries_between(after, through))
 
     def info(self, name: str) -> ManagedLedgerInfo:
         """Our copy of a topic's metadata; not to be changed.

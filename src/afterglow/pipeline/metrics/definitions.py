@@ -382,14 +382,14 @@ GROUPS: Final = (
             _gauge(
                 "afterglow_attach_may_be_lost",
                 _TOPIC,
-                "1 if the subscription was found ahead of what was acknowledged, since others have moved or deleted "
-                "it, so that the cluster may have trimmed entries that are not in the tier. Alert if it is not 0.",
+                "1 if the cluster may have trimmed entries that are not in the tier: --when-behind release has given "
+                "up their hold, or the subscription was found ahead of what was acknowledged, since others have moved "
+                "or deleted it. Alert if it is not 0.",
             ),
             _gauge(
                 "afterglow_attach_lost_entries",
                 _TOPIC,
-                "Entries that the cluster has trimmed before they were in the tier, since the start. Alert if it is "
-                "not 0.",
+                "Entries that the cluster has trimmed before they were in the tier. Alert if it rises.",
             ),
             _gauge(
                 "afterglow_attach_follow_failing",
