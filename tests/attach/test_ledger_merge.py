@@ -12,6 +12,7 @@ from afterglow.attach.ledger_merge import (
     LOST,
     Tail,
     committed_end,
+    delivered_ledgers,
     lost_ranges,
     merge_ledgers,
     recorded_lost,
@@ -197,3 +198,35 @@ def test_ledgers_that_were_removed_are_not_taken_again() -> None:
     assert ids(merged(own, ledgers((0, 10), (3, 10), (5, None)))) == [3, 5]
     remove_ledgers(own, [3])
     assert ids(merged(own, ledgers((3, 10), (5, 10), (6, None)))) == [5, 6]
+
+
+# --- what brokers deliver ---
+
+
+def delivered(
+    own: ManagedLedgerInfo, cluster: ManagedLedgerInfo, last: Position | None
+) -> list[tuple[int, int | None]]:
+    found = delivered_ledgers(own, cluster, last).ledgerInfo
+    return [(each.ledgerId, each.entries if each.HasField("entries") else None) for each in found]
+
+
+def test_ledgers_up_to_the_last_delivered_entry_are_taken() -> None:
+    cluster = ledgers((3, 10), (5, 10), (7, None))
+    none = ManagedLedgerInfo()
+    assert delivered(none, cluster, Position(7, 4)) == [(3, 10), (5, 10), (7, None)]
+    assert delivered(none, cluster, Position(5, 9)) == [(3, 10), (5, 10), (7, None)]
+    assert delivered(none, cluster, Position(5, 8)) == [(3, 10), (5, None)], "its last entry is not delivered yet"
+    assert delivered(none, cluster, Position(3, 9)) == [(3, 10)]
+    assert delivered(none, cluster, None) == []
+    assert delivered(none, ledgers((3, None)), None) == [(3, None)]
+    assert delivered(none, ledgers((3, 0), (5, None)), None) == [(3, 0), (5, None)]
+
+
+def test_what_was_taken_before_is_not_left_out_again() -> None:
+    own = merged(ManagedLedgerInfo(), ledgers((3, 10), (5, None)))
+    cover(own, 5, 3)
+    cluster = ledgers((3, 10), (5, 10), (7, None))
+    assert delivered(own, cluster, None) == [(3, 10), (5, None)]
+    assert delivered(own, cluster, Position(5, 4)) == [(3, 10), (5, None)]
+    assert ids(merged(own, delivered_ledgers(own, cluster, None))) == [3, 5]
+    assert delivered(own, cluster, Position(7, 0)) == [(3, 10), (5, 10), (7, None)]

@@ -47,6 +47,7 @@ def blocks_with_sizes(draw: st.DrawFn) -> list[tuple[int, BlockStatistics]]:
             max_publish_time=draw(TIMES),
             first_index=draw(TIMES),
             last_index=draw(TIMES),
+            undelivered=draw(st.just(0) | U32),
             stripes=stripes,
             stripe_entries_before=before,
             stripe_first_frame=first_frame,
@@ -134,7 +135,7 @@ def test_a_block_is_measured_as_its_entries_say(ledger: strategies.LedgerEntries
 def test_entries_that_are_no_messages_count_as_entries_and_for_nothing_else() -> None:
     framed = frame_entries([b"", b"no message", b"\x0e\x02", encode_broker_metadata(5, 6)])
     found = measure_block(b"", framed, scan_frames(framed, 0).offsets)
-    assert found == BlockStatistics(entries=4, payload_bytes=len(framed) - 48, crc32c=0)
+    assert found == BlockStatistics(entries=4, payload_bytes=len(framed) - 48, crc32c=0, undelivered=1)
 
 
 def v1_block(entries: list[bytes], padding: int = 0) -> tuple[bytearray, bytes]:

@@ -19,7 +19,7 @@ from afterglow.errors import (
     TopicMissing,
 )
 from afterglow.format.frames import iter_entries
-from afterglow.format.position import Position
+from afterglow.format.position import LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.pulsar import PulsarAddress, RawReader, partitions
 
@@ -292,3 +292,50 @@ def test_a_hole_that_stays_is_an_error_that_names_it(
         with pytest.raises(EntriesMissing, match=f"no entry 7:6 .*up to 7:19.*continues with {ledger_id}:{number}"):
             next(runs)
     assert len(broker.translated(SectionKind.SUBSCRIBE)) == 3
+
+
+def test_entries_that_the_broker_skips_are_empty_where_gaps_are_filled(start: Callable[..., ScriptedBroker]) -> None:
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        for number in (0, 1, 4, 9, 19):
+            session.entry(command.flow.consumer_id, number)
+
+    broker = start(flow=flow)
+    expected = [entry if number in {0, 1, 4, 9, 19} else b"" for number, entry in enumerate(ENTRIES)]
+    assert read(broker.url, fills_gaps=True) == expected
+    assert len(broker.translated(SectionKind.SUBSCRIBE)) == 1
+
+
+def test_a_gap_goes_through_ledgers_up_to_the_next_delivered_entry(start: Callable[..., ScriptedBroker]) -> None:
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        session.entry(command.flow.consumer_id, 2, LEDGER)
+        session.entry(command.flow.consumer_id, 1, LEDGER + 2)
+
+    broker = start(flow=flow)
+    ranges = [LedgerRange(LEDGER, 0, 4), LedgerRange(LEDGER + 1, 0, 2), LedgerRange(LEDGER + 2, 0, 1)]
+    with RawReader(PulsarAddress(broker.url), "t", fills_gaps=True) as reader:
+        runs = list(reader.read(Position(LEDGER, 0), Position(LEDGER + 2, 1), ranges))
+    found = {
+        (run.ledger_id, entry_id): bytes(data) for run in runs for entry_id, data in iter_entries(run.data, run.frames)
+    }
+    positions = [(each.ledger_id, entry_id) for each in ranges for entry_id in range(each.first, each.last + 1)]
+    assert list(found) == positions
+    assert [position for position in positions if found[position]] == [(LEDGER, 2), (LEDGER + 2, 1)]
+
+
+def test_entries_at_the_end_that_are_not_delivered_are_not_filled(start: Callable[..., ScriptedBroker]) -> None:
+    """A transaction that has not ended may still deliver them."""
+
+    def last_message_id(session: Session, command: wire.BaseCommand) -> None:
+        answer = SectionKind(type=SectionKind.GET_LAST_MESSAGE_ID_RESPONSE)
+        answer.getLastMessageIdResponse.request_id = command.getLastMessageId.request_id
+        answer.getLastMessageIdResponse.last_message_id.ledgerId = LEDGER
+        answer.getLastMessageIdResponse.last_message_id.entryId = 15
+        session.send(answer)
+
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        for number in range(session.next_entry, 16):
+            session.entry(command.flow.consumer_id, number)
+
+    broker = start(flow=flow, get_last_message_id=last_message_id)
+    with pytest.raises(EntriesMissing, match="the log ends with 7:15"):
+        read(broker.url, fills_gaps=True)

@@ -28,7 +28,7 @@ from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.attach.catalog import AttachedCatalog
 from afterglow.attach.cluster import AttachedCluster, ClusterSettings
 from afterglow.attach.follower import Follower
-from afterglow.attach.hot_ledgers import ClusterLedgers
+from afterglow.attach.hot_ledgers import BrokerLedgers, ClusterLedgers
 from afterglow.attach.metrics import AttachMetrics
 from afterglow.attach.policies import AttachPolicies, PolicyFile
 from afterglow.attach.records import attachment_instance, record_subscription
@@ -37,10 +37,11 @@ from afterglow.attach.topics import AttachedTopics
 from afterglow.broker.auth import Authenticator
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import encode_entry
+from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.hot.bookkeeper.address import BookKeeperAddress
-from afterglow.hot.pulsar import PulsarAddress, SubscriptionHolds
+from afterglow.hot.pulsar import ClusterBrokers, PulsarAddress, SubscriptionHolds
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.admin_client import AdminClient
@@ -136,6 +137,9 @@ class FakeCluster:
     def write(self, topic: str, ledger_id: int, entries: int, *, closed: bool = False) -> None:
         """Write the first entries of a ledger of a topic, which is the last one of its list."""
         payloads = [encode_entry(_metadata(number), bytes(ENTRY_BYTES)) for number in range(entries)]
+        delivered = self.broker.entries.setdefault(topic, {})
+        delivered |= {Position(ledger_id, number): payload for number, payload in enumerate(payloads)}
+        self.broker.last = Position(ledger_id, entries - 1)
         self.bookies.write(ledger_id, payloads, {0: ("b0", "b1", "b2")}, 2)
         if closed:
             self.bookies.put_metadata(ledger_id, {0: ("b0", "b1", "b2")}, 2, entries - 1)
@@ -171,6 +175,7 @@ class AttachedHere:
         metadata: Our metadata; None: a store of its own.
         pattern: Topics to attach.
         policies: The policy file.
+        from_brokers: Whether entries are read from the broker, and not from bookies.
         settings: Of the process.
     """
 
@@ -182,8 +187,10 @@ class AttachedHere:
         metadata: MetadataStore | None = None,
         pattern: str = ".*",
         policies: PolicyFile | None = None,
+        from_brokers: bool = False,
         **settings: Any,
     ) -> None:
+        self._from_brokers = from_brokers
         self.cluster = cluster
         self.tier = path / "tier"
         self.metadata: MetadataStore = metadata or MemoryMetadataStore()
@@ -228,7 +235,7 @@ class AttachedHere:
         attached = AttachedCluster(settings, admin, view, re.compile(self._pattern))
         self.topics = AttachedTopics(
             cluster=attached,
-            hot=ClusterLedgers(cluster.bookies.client),
+            hot=BrokerLedgers() if self._from_brokers else ClusterLedgers(cluster.bookies.client),
             metadata=metadata,
             paths=self.paths,
             config=policies.config,
@@ -239,7 +246,8 @@ class AttachedHere:
         threads = ThreadPoolExecutor(4)
         stack.callback(threads.shutdown)
         tiers, location = Tiers(), location_of_url(self.tier.as_uri())
-        address = BookKeeperAddress(cluster.metadata_address)
+        brokers = PulsarAddress(cluster.broker.url)
+        address = ClusterBrokers(brokers) if self._from_brokers else BookKeeperAddress(cluster.metadata_address)
         self.offload = OffloadService(
             metadata=metadata,
             paths=self.paths,
@@ -254,12 +262,11 @@ class AttachedHere:
             remote=lambda: address,
             tasks_cut_blocks=True,
             ledger_list=self.paths.managed_ledger,
+            check_undelivered=self.topics.check_listed if self._from_brokers else None,
         )
         self.offload.attach(self.topics)
         stack.callback(self.offload.close)
-        self.holds = SubscriptionHolds(
-            PulsarAddress(cluster.broker.url), SUBSCRIPTION, has_entries=self.topics.has_entries
-        )
+        self.holds = SubscriptionHolds(brokers, SUBSCRIPTION, has_entries=self.topics.has_entries)
         stack.callback(self.holds.close)
         self.follower = Follower(attached, self.topics, self.holds, clock, self.fenced.append)
         stack.callback(self.follower.close)

@@ -1,4 +1,4 @@
-"""A scripted broker with durable subscriptions, which a test moves, deletes and refuses."""
+"""A scripted broker with durable subscriptions, which a test moves, deletes and refuses, and with readers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tests.support.scripted_broker import ScriptedBroker, SectionKind
 
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import encode_head
+from afterglow.hot.pulsar.raw_subscription import message_position
 
 if TYPE_CHECKING:
     from tests.support.scripted_broker import Reaction, Session
@@ -26,6 +28,9 @@ class HoldBroker(ScriptedBroker):
         """Errors for the next subscribes of a topic."""
         self.last = Position(7, 99)
         self.reports_mark_delete = True
+        self.entries: dict[str, dict[Position, bytes]] = {}
+        """Entries that readers get, by topic."""
+        self._readers: dict[tuple[Session, int], tuple[str, Position]] = {}
         super().__init__(port, **reactions)
 
     def unload(self, topic: str = TOPIC) -> None:
@@ -43,9 +48,26 @@ class HoldBroker(ScriptedBroker):
         if refusals:
             session.error(refusals.pop(0), request.request_id)
             return
+        if not request.durable:
+            self._readers[session, request.consumer_id] = request.topic, message_position(request.start_message_id)
+            session.success(request.request_id)
+            return
         self.marked.setdefault(request.topic, EARLIEST)
         self.consumers[request.topic] = (session, request.consumer_id)
         session.success(request.request_id)
+
+    def _flow(self, session: Session, command: wire.BaseCommand) -> None:  # type: ignore[override]
+        key = session, command.flow.consumer_id
+        topic, start = self._readers[key]
+        entries = self.entries.get(topic, {})
+        for position in sorted(each for each in entries if each >= start)[: command.flow.messagePermits]:
+            message = SectionKind(type=SectionKind.MESSAGE)
+            message.message.consumer_id = command.flow.consumer_id
+            message.message.message_id.ledgerId = position.ledger_id
+            message.message.message_id.entryId = position.entry_id
+            data = entries[position]
+            session.socket.sendall(encode_head(message.SerializeToString(), len(data)) + data)
+            self._readers[key] = topic, position.next()
 
     def _get_last_message_id(self, session: Session, command: wire.BaseCommand) -> None:
         request = command.getLastMessageId

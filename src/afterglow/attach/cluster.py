@@ -119,8 +119,10 @@ class AttachedCluster:
         stored = self._metadata.managed_ledger(topic)
         return None if stored is None else parse_managed_ledger(stored)
 
-    def last_confirmed(self, topic: TopicName) -> Position | None:
-        """The last confirmed entry, markers included, from the broker that owns the topic; None if the topic is gone.
+    def open_end(self, topic: TopicName) -> tuple[Position, int] | None:
+        """The last confirmed entry, markers included, and the bytes of the ledger that is being written.
+
+        From the broker that owns the topic; None if the topic is gone.
 
         A topic that no broker owns is loaded by this call.
 
@@ -129,4 +131,4 @@ class AttachedCluster:
             AccessDenied: The role may not read statistics.
         """
         stats = self.admin.internal_stats(topic)
-        return None if stats is None else last_confirmed(stats, str(topic))
+        return None if stats is None else (last_confirmed(stats, str(topic)), int(stats.get("currentLedgerSize") or 0))

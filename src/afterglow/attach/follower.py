@@ -172,7 +172,7 @@ class Follower:
             followed.problem = ""
         except Fenced as error:
             self._on_fenced(error)
-        except AfterglowError as error:
+        except (AfterglowError, TimeoutError) as error:
             followed.interval_s = min(followed.interval_s * _GROWTH, _IDLE_S)
             if (problem := f"{type(error).__name__}: {error}") != followed.problem:
                 _log.warning("%s is followed later: %s", followed.topic.topic, error)
@@ -193,12 +193,24 @@ class Follower:
         if ledgers is None:
             self._drop(followed)
             return PollResult.READ
-        topic.follow(ledgers, self._cluster.last_confirmed(topic.topic))
+        end = self._cluster.open_end(topic.topic)
+        last, open_bytes = (None, None) if end is None else end
+        if self._topics.hot.from_brokers:
+            last = self._last_delivered(topic)
+        topic.follow(ledgers, last, open_bytes)
         seen = topic.layout.last, len(ledgers.ledgerInfo)
         changed = seen != followed.seen
         followed.seen = seen
         followed.interval_s = _ACTIVE_S if changed else min(followed.interval_s * _GROWTH, _IDLE_S)
         return PollResult.READ
+
+    def _last_delivered(self, topic: AttachedTopic) -> Position | None:
+        """The last entry that brokers deliver; behind it are markers, and entries of transactions that have not ended.
+
+        None if there is none, or the topic is not held yet.
+        """
+        name = str(topic.topic)
+        return self._holds.last_message_id(name).result(_PROBE_S).last if self._holds.state(name).held else None
 
     def _may_have_changed(self, followed: _Followed) -> bool:
         """Whether an idle topic has another last message than before; True if its broker does not say."""

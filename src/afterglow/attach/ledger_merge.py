@@ -128,6 +128,36 @@ def lost_ranges(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo) -> tuple[Led
     return tuple(found)
 
 
+def delivered_ledgers(own: ManagedLedgerInfo, cluster: ManagedLedgerInfo, last: Position | None) -> ManagedLedgerInfo:
+    """A cluster's list up to the last entry that its brokers deliver, whose ledger counts as being written. Pure.
+
+    Entries behind it are markers, or of transactions that have not ended: brokers may still deliver those.
+
+    Args:
+        own: Our copy. What it has already is not left out.
+        cluster: The cluster's list.
+        last: The last entry that is delivered; None: none is, or it is not known.
+    """
+    known = {ledger.ledgerId: ledger for ledger in own.ledgerInfo}
+    found = type(cluster)()
+    found.CopyFrom(cluster)
+    del found.ledgerInfo[:]
+    is_cut = False
+    for given in cluster.ledgerInfo:
+        ledger = known.get(given.ledgerId)
+        is_known = ledger is not None and (ledger.HasField("entries") or bool(ledger.offloadContext.offloadSegment))
+        is_behind = last is None or given.ledgerId > last.ledger_id
+        if is_behind and not is_known and (is_cut or given.entries):
+            is_cut = True
+            continue
+        found.ledgerInfo.add().CopyFrom(given)
+        is_last = last is not None and given.ledgerId == last.ledger_id and given.entries > last.entry_id + 1
+        if (is_behind or is_last) and given.entries and not (ledger is not None and ledger.HasField("entries")):
+            found.ledgerInfo[-1].ClearField("entries")
+            is_cut = True
+    return found
+
+
 def _record_lost(own: ManagedLedgerInfo, lost: Iterable[LedgerRange]) -> None:
     known = (get_text(own, LOST_RANGES) or "").split()
     found = known + [f"{each.ledger_id}:{each.first}-{each.last}" for each in lost]

@@ -19,8 +19,9 @@ from afterglow.attach.cluster import AttachedCluster, check_cluster, cluster_set
 from afterglow.attach.cluster_checks import WhenBehind, check
 from afterglow.attach.cluster_instance import check_instance, read_instance, record_instance
 from afterglow.attach.cluster_settings import SettingsReader
+from afterglow.attach.entry_path import choose_path, trusted_certificates
 from afterglow.attach.follower import Follower
-from afterglow.attach.hot_ledgers import ClusterLedgers
+from afterglow.attach.hot_ledgers import BrokerLedgers, ClusterLedgers
 from afterglow.attach.policies import AttachPolicies
 from afterglow.attach.quota_release import QuotaLimits, QuotaRelease
 from afterglow.attach.records import attachment_instance, record_subscription
@@ -28,9 +29,10 @@ from afterglow.attach.service import AttachedService, ClusterLink
 from afterglow.attach.tier_retention import TierRetention
 from afterglow.attach.topics import AttachedTopics
 from afterglow.broker.auth import Authenticator
-from afterglow.errors import AfterglowError, ConfigError, Fenced
+from afterglow.config.choices import EntryPath
+from afterglow.errors import AccessDenied, AfterglowError, ConfigError, Fenced
 from afterglow.hot.bookkeeper import BookKeeperAddress, BookKeeperClient, BookKeeperCluster, ReadLimits
-from afterglow.hot.pulsar.address import PulsarAddress
+from afterglow.hot.pulsar.address import ClusterBrokers, PulsarAddress
 from afterglow.hot.pulsar.subscription_hold import SubscriptionHolds
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
@@ -53,6 +55,7 @@ from afterglow.tier.locations import Tiers, own_tier, store_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.attach.entry_path import ChosenPath
     from afterglow.attach.policies import PolicyFile
     from afterglow.config import BrokerConfig
     from afterglow.metadata.cluster_credentials import ClusterCredentials
@@ -94,6 +97,8 @@ class AttachOptions:
     """Name of the subscription that holds back trimming."""
     when_behind: WhenBehind = WhenBehind.HOLD
     """What becomes of the hold when a backlog quota comes near."""
+    entries: EntryPath = EntryPath.AUTO
+    """Where entries are read."""
     accept_risk: bool = False
     """Whether to attach although policies of the cluster endanger entries, producers or the subscription."""
     read_rate: int = DEFAULT_READ_RATE
@@ -112,6 +117,8 @@ class AttachProcess:
         offload: OffloadService,
         cluster: AttachedCluster,
         location: TierLocation,
+        path: ChosenPath,
+        *,
         ended: threading.Event,
     ) -> None:
         self.topics = topics
@@ -119,6 +126,8 @@ class AttachProcess:
         self.cluster = cluster
         self.location = location
         """The tier."""
+        self.path = path
+        """Where entries are read, and why."""
         self.fenced: Fenced | None = None
         """Set once another process has taken over."""
         self.ended = ended
@@ -191,8 +200,14 @@ class AttachProcess:
             location = own_tier(Path(), options.tier, config)
             _check_tier(location, config)
             limits = ReadLimits(bytes_per_s=options.read_rate)
-            client = BookKeeperClient(BookKeeperCluster(cluster_store), limits)
+            bookies = BookKeeperCluster(cluster_store)
+            client = BookKeeperClient(bookies, limits)
             stack.callback(client.close)
+            service_url = _service_url(cluster_metadata, options.admin_url)
+            pulsar = PulsarAddress(service_url, options.credentials.token, trusted_certificates(options.credentials))
+            path = choose_path(options.entries, cluster, bookies, client, pulsar)
+            from_brokers = path.entries is EntryPath.BROKER
+            _check_broker_path(cluster, options, from_brokers=from_brokers)
             paths = AfterglowPaths(settings.name)
             opened = open_metadata(options.metadata, config)
             stack.callback(opened.close)
@@ -207,11 +222,10 @@ class AttachProcess:
                 check_instance(metadata, paths, instance, options.metadata)
                 _check_topics(cluster, options)
             record_instance(metadata, paths, instance)
-            service_url = _service_url(cluster_metadata, options.admin_url)
             clock = SystemClock()
             topics = AttachedTopics(
                 cluster=cluster,
-                hot=ClusterLedgers(client),
+                hot=BrokerLedgers() if from_brokers else ClusterLedgers(client),
                 metadata=metadata,
                 paths=paths,
                 config=attach_policies.config,
@@ -227,7 +241,7 @@ class AttachProcess:
             stop_threads = partial(threads.shutdown, cancel_futures=True)
             stack.callback(run_with_timeout, _GRACE_S, "stopping threads of offload", stop_threads)
             stack.callback(lease.release)  # before Spark, which takes seconds to end
-            address = BookKeeperAddress(settings.zookeeper, limits=limits)
+            address = ClusterBrokers(pulsar) if from_brokers else BookKeeperAddress(settings.zookeeper, limits=limits)
             offload = OffloadService(
                 metadata=metadata,
                 paths=paths,
@@ -242,12 +256,12 @@ class AttachProcess:
                 remote=lambda: address,
                 tasks_cut_blocks=True,
                 ledger_list=paths.managed_ledger,
+                check_undelivered=topics.check_listed if from_brokers else None,
             )
             offload.attach(topics)
             stack.callback(offload.close)
-            process = cls(topics, offload, cluster, location, ended)
+            process = cls(topics, offload, cluster, location, path, ended=ended)
             lease.keep(metadata.guard, process._on_fenced)
-            pulsar = PulsarAddress(service_url, options.credentials.token, options.credentials.ca_file)
             holds = SubscriptionHolds(pulsar, options.subscription, has_entries=topics.has_entries)
             stack.callback(holds.close)
             follower = Follower(cluster, topics, holds, clock, process._on_fenced)
@@ -303,7 +317,7 @@ class AttachProcess:
         """Describe entry path, tier and topics in one line."""
         count = len(self.topics.all_opened())
         name = self.cluster.settings.name
-        return f"entries from bookies, tier {self.location}, {count} topic{'s' * (count != 1)} of cluster {name}"
+        return f"{self.path}, tier {self.location}, {count} topic{'s' * (count != 1)} of cluster {name}"
 
     async def wait_for_end(self) -> None:
         """Wait until the process should end, without blocking the event loop."""
@@ -357,6 +371,27 @@ def _check_topics(cluster: AttachedCluster, options: AttachOptions) -> None:
         raise ConfigError(f"{risks[0]}{more}")
     for risk in risks:
         _log.warning("accepted: %s", risk)
+
+
+def _check_broker_path(cluster: AttachedCluster, options: AttachOptions, *, from_brokers: bool) -> None:
+    """Check that brokers do not skip entries that they cannot read.
+
+    Raises:
+        ConfigError: They do, or it is not known, and that is not accepted.
+    """
+    if not from_brokers or options.accept_risk:
+        return
+    name = "autoSkipNonRecoverableData"
+    try:
+        value = str((cluster.admin.runtime_configuration() or {}).get(name, "unknown"))
+    except AccessDenied as error:
+        value = f"unknown ({error})"
+    if value != "false":
+        raise ConfigError(
+            f"{name}={value} of the brokers: they may skip entries that cannot be read, which looks like entries that "
+            "they do not deliver; set it to false, read from bookies (--entries bookkeeper), or accept it with "
+            "--accept-risk"
+        )
 
 
 def _check_tier(location: TierLocation, config: BrokerConfig) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.attach.ledger_merge import (
     committed_end,
+    delivered_ledgers,
     lost_ranges,
     merge_ledgers,
     record_release,
@@ -28,7 +29,7 @@ from afterglow.metadata.names import TopicName
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from afterglow.attach.hot_ledgers import ClusterLedgers
+    from afterglow.attach.hot_ledgers import AttachedLedgers
     from afterglow.attach.ledger_merge import Tail
     from afterglow.format.position import LedgerRange, Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -48,7 +49,7 @@ class AttachedTopic:
         hot: Reads the cluster's ledgers.
     """
 
-    def __init__(self, name: str, metadata: TopicMetadata, hot: ClusterLedgers) -> None:
+    def __init__(self, name: str, metadata: TopicMetadata, hot: AttachedLedgers) -> None:
         self.name = name
         self.topic = TopicName.from_managed_ledger_name(name)
         self.reader = _Reader(hot, self)
@@ -173,7 +174,9 @@ class AttachedTopic:
 
     # --- what the cluster reports -------------------------------------------------------------------------------------
 
-    def follow(self, cluster: ManagedLedgerInfo, last_confirmed: Position | None) -> None:
+    def follow(
+        self, cluster: ManagedLedgerInfo, last_confirmed: Position | None, open_bytes: int | None = None
+    ) -> None:
         """Take a newer state of the cluster's topic.
 
         1. Commit the merged list. *Crash: the next owner merges again.*
@@ -181,13 +184,21 @@ class AttachedTopic:
 
         Args:
             cluster: The cluster's ledger list, read before ``last_confirmed``.
-            last_confirmed: The last confirmed entry, if it is known.
+            last_confirmed: The last confirmed entry, if it is known; where entries are read from brokers, the last one
+                that is delivered.
+            open_bytes: Bytes of the entries of its ledger, as far as they are known; needed if entries are read from
+                brokers.
 
         Raises:
             Fenced: Another process owns our copy.
             MetadataError: The store failed.
             AfterglowError: The size of the newest entries cannot be read from their bookies.
         """
+        if self._hot.from_brokers:
+            for ledger in (*self.info.ledgerInfo, *cluster.ledgerInfo):
+                if ledger.entries:
+                    self._hot.confirm(ledger.ledgerId, ledger.entries - 1, ledger.size)
+            cluster = delivered_ledgers(self.info, cluster, last_confirmed)
         lost = lost_ranges(self.info, cluster)
         for entries in lost:
             _log.error(
@@ -204,8 +215,8 @@ class AttachedTopic:
             return
         size = 0
         if tail is not None and tail.entries:
-            self._hot.confirm(tail.ledger_id, tail.entries - 1)
-            size = self._hot.open(tail.ledger_id).bytes_up_to(tail.entries - 1)
+            self._hot.confirm(tail.ledger_id, tail.entries - 1, open_bytes)
+            size = self._hot.bytes_up_to(tail.ledger_id, tail.entries - 1)
         with self._lock:
             self._tail = tail
             self._state.follow_tail(None if tail is None else tail.ledger_id, 0 if tail is None else tail.entries, size)
@@ -221,13 +232,15 @@ class AttachedTopic:
 class _Reader:
     """Reads single entries from bookies, such as the first one of a segment for its time."""
 
-    def __init__(self, hot: ClusterLedgers, topic: AttachedTopic) -> None:
+    def __init__(self, hot: AttachedLedgers, topic: AttachedTopic) -> None:
         self._hot = hot
         self._topic = topic
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """The entry at ``position``, or the first one after it; further ones are not needed."""
+        """The entry at ``position``, or the first one after it; further ones are not needed. None from a broker."""
         del max_entries, max_bytes
+        if self._hot.from_brokers:
+            return []
         found = self._topic.layout.at_or_after(position)
         if found is None:
             return []

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from afterglow.attach.topic import AttachedTopic
-from afterglow.errors import AfterglowError, TopicClosed, TopicMissing
+from afterglow.errors import AfterglowError, EntriesMissing, TopicClosed, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
 from afterglow.ledger.layout import Layout
@@ -15,10 +15,10 @@ from afterglow.metadata.names import TopicName
 from afterglow.offload.pending_deletes import names_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from afterglow.attach.cluster import AttachedCluster
-    from afterglow.attach.hot_ledgers import ClusterLedgers
+    from afterglow.attach.hot_ledgers import AttachedLedgers
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -44,7 +44,7 @@ class AttachedTopics:
         self,
         *,
         cluster: AttachedCluster,
-        hot: ClusterLedgers,
+        hot: AttachedLedgers,
         metadata: MetadataStore,
         paths: AfterglowPaths,
         config: BrokerConfig,
@@ -158,6 +158,24 @@ class AttachedTopics:
         """Stop following a topic, such as one that the cluster has deleted; its segments stay."""
         with self._lock:
             self._open.pop(name, None)
+
+    def check_listed(self, name: str, ledger_ids: Collection[int]) -> None:
+        """Check that the cluster has trimmed none of some ledgers of a topic.
+
+        Raises:
+            EntriesMissing: It has.
+            MetadataUnavailable: The store cannot be reached.
+            CorruptMetadata: The list does not parse.
+        """
+        if not ledger_ids:
+            return
+        ledgers = self._cluster.ledgers(TopicName.from_managed_ledger_name(name))
+        listed = {ledger.ledgerId for ledger in ledgers.ledgerInfo} if ledgers is not None else set()
+        if gone := sorted(set(ledger_ids) - listed):
+            raise EntriesMissing(
+                f"{name}: the cluster has trimmed ledger {gone[0]} while a broker delivered it, so that the entries "
+                "that it did not deliver may be lost"
+            )
 
     def has_entries(self, topic: TopicName, after: Position, through: Position) -> bool:
         """Whether a topic has entries behind one position up to another, as far as we or the cluster know.

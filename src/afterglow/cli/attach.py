@@ -56,6 +56,13 @@ def attach(
         Any,
         typer.Option(metavar="TIME", parser=parameters.read_seconds, help="Or at this age of their first entry."),
     ] = None,
+    entries: Annotated[
+        str,
+        typer.Option(
+            help="Where entries are read: bookkeeper, broker, or auto: from bookies, and from brokers where bookies "
+            "cannot be reached or require authentication."
+        ),
+    ] = "auto",
     max_read_rate: Annotated[
         Any,
         typer.Option(
@@ -106,10 +113,13 @@ def attach(
     from afterglow.attach.policies import PolicyFile, read_policy_file  # noqa: PLC0415
     from afterglow.attach.process import AttachOptions, AttachProcess  # noqa: PLC0415
     from afterglow.broker.auth import check_exposure  # noqa: PLC0415
+    from afterglow.config.choices import EntryPath  # noqa: PLC0415
     from afterglow.metadata.cluster_credentials import ClusterCredentials  # noqa: PLC0415
 
     if when_behind not in set(WhenBehind):
         raise ConfigError(f"--when-behind {when_behind!r} is unknown; use {' or '.join(WhenBehind)}")
+    if entries not in set(EntryPath):
+        raise ConfigError(f"--entries {entries!r} is unknown; use {', '.join(EntryPath)}")
     given = {
         "sparkMaster": ("--master", master),
         "bindAddress": ("--listen", listen),
@@ -135,6 +145,7 @@ def attach(
         cluster=cluster_name,
         subscription=subscription,
         when_behind=WhenBehind(when_behind),
+        entries=EntryPath(entries),
         accept_risk=accept_risk,
         read_rate=max_read_rate,
     )

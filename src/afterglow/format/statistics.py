@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from afterglow.errors import CorruptIndex
 from afterglow.format._kernels.calls import measure_entries
 from afterglow.format.blocks import decode_header
-from afterglow.format.frames import as_bytes_array
+from afterglow.format.frames import FRAME_BYTES, as_bytes_array
 from afterglow.format.proto.afterglow_pb2 import BlockStatistics as BlockStatisticsProto
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class BlockStatistics:
     """Index of the first message."""
     last_index: int | None = None
     """Index of the last message."""
+    undelivered: int = 0
+    """Entries without any byte, each in place of one that a broker of Pulsar did not deliver."""
     stripes: tuple[int, ...] = ()
     """CRC32C of each ``STRIPE_BYTES`` of the block, the last one shorter; empty in V2."""
     stripe_entries_before: tuple[int, ...] = ()
@@ -90,6 +92,7 @@ def measure_block(
         max_publish_time=times[3],
         first_index=times[4],
         last_index=times[5],
+        undelivered=int(np.count_nonzero(np.diff(offsets) == FRAME_BYTES)),
         stripes=stripe_checksums(view) if stripes else (),
         stripe_entries_before=before,
         stripe_first_frame=first_frame,
@@ -137,6 +140,8 @@ def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
         proto.stripe_crc32c.extend(block.stripes)
         proto.stripe_entries_before.extend(block.stripe_entries_before)
         proto.stripe_first_frame.extend(block.stripe_first_frame)
+    if any(block.undelivered for block in blocks):
+        proto.hidden.extend(block.undelivered for block in blocks)
     if proto.stripe_crc32c:
         proto.stripe_bytes = STRIPE_BYTES
     return proto.SerializeToString(deterministic=True)
@@ -162,6 +167,9 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
     )  # fmt: skip
     if proto.version != _VERSION or any(len(column) != len(block_bytes) for column in columns):
         raise CorruptIndex(f"block statistics of version {proto.version} do not describe {len(block_bytes)} blocks")
+    undelivered = proto.hidden or [0] * len(block_bytes)
+    if len(undelivered) != len(block_bytes):
+        raise CorruptIndex(f"a column of {len(undelivered)} counts does not describe {len(block_bytes)} blocks")
     stripes, before, first_frame = _split_stripes(proto, block_bytes)
     return tuple(
         BlockStatistics(
@@ -174,6 +182,7 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
             max_publish_time=_known(proto.max_publish_time[i]),
             first_index=_known(proto.first_index[i]),
             last_index=_known(proto.last_index[i]),
+            undelivered=undelivered[i],
             stripes=stripes[i],
             stripe_entries_before=before[i],
             stripe_first_frame=first_frame[i],

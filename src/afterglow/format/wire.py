@@ -261,6 +261,7 @@ class EntryBuffer:
         self.max_frame_bytes = max_frame_bytes
         self._capacity = max(capacity_bytes, _MIN_CAPACITY_BYTES)
         self._use(self._capacity)
+        self._frame_start = 0  # of the last frame that was consumed
         self._taken = 0  # end of the entry frames
         self._start = 0  # start and end of the bytes not parsed yet
         self._end = 0
@@ -326,8 +327,13 @@ class EntryBuffer:
         if held < SIZE_BYTES + total:
             return None
         command = self._start + HEAD.size
+        self._frame_start = self._start
         self._start += SIZE_BYTES + total
         return self._view[command : command + size], self._view[command + size : self._start]
+
+    def unread(self) -> None:
+        """Give back the frame that the last call of :meth:`frame` consumed; no other method was called since."""
+        self._start = self._frame_start
 
     def cut(self) -> memoryview:
         """Return the entry frames taken so far. The caller owns their memory; the buffer continues in new memory."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from afterglow.format.blocks import BlockPlan
     from afterglow.hot.bookkeeper.address import BookKeeperAddress
     from afterglow.hot.log import ReadableLedger
-    from afterglow.hot.pulsar.address import PulsarAddress
+    from afterglow.hot.pulsar.address import ClusterBrokers, PulsarAddress
     from afterglow.offload.block_handle import BlockHandle
     from afterglow.offload.offloader import OffloadedLedger
     from afterglow.offload.task import PartResult
@@ -62,7 +62,7 @@ class CopyRequest:
     """The server's home directory."""
     instance: str = ""
     """Id of the hot log in that directory."""
-    remote: PulsarAddress | BookKeeperAddress | None = None
+    remote: PulsarAddress | BookKeeperAddress | ClusterBrokers | None = None
     """Address at which tasks that do not share the server's disk read the topic."""
 
     @property

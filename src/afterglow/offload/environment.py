@@ -20,7 +20,7 @@ from afterglow.tier.drivers import can_stream
 from afterglow.tier.locations import location_of_record, store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from threading import RLock
     from typing import TypeAlias
     from uuid import UUID
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import UploadRecord
     from afterglow.hot.bookkeeper.address import BookKeeperAddress
-    from afterglow.hot.pulsar.address import PulsarAddress
+    from afterglow.hot.pulsar.address import ClusterBrokers, PulsarAddress
     from afterglow.ledger.environment import Clock, Executor
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
@@ -74,7 +74,7 @@ class OffloadEnvironment:
     """Id of the server and of its hot log."""
     home: str
     """The server's home directory; empty if tasks must not read files."""
-    remote: Callable[[], PulsarAddress | BookKeeperAddress | None]
+    remote: Callable[[], PulsarAddress | BookKeeperAddress | ClusterBrokers | None]
     """Address at which workers that do not share the server's disk read topics."""
     flush: Callable[[], None]
     """Makes all confirmed entries of the hot log readable for other processes."""
@@ -87,6 +87,8 @@ class OffloadEnvironment:
     """Sizes of blocks and parts under a policy; None: those of the policy."""
     tasks_cut_blocks: bool = False
     """Whether tasks cut the blocks of segments, since the hot log does not list the sizes of all entries."""
+    check_undelivered: Callable[[str, Collection[int]], None] | None = None
+    """See :class:`~afterglow.offload.service.OffloadService`."""
 
     def flush_for(self, name: str) -> None:
         """Flush the hot log before tasks of a topic go out. A failure is logged; tasks that need the data fail."""
@@ -131,7 +133,10 @@ class SegmentEnvironment:
     give_up_ledger: Callable[[int], None]
     """Records a pending delete of the objects of a failed whole-ledger attempt. Durable when it returns."""
     new_uuid: Callable[[], UUID] = uuid4
-    remote: Callable[[], PulsarAddress | BookKeeperAddress | None] = lambda: None
+    check_undelivered: Callable[[Collection[int]], None] | None = None
+    """Raises ``HotLogError`` if ledgers were trimmed, of which a broker did not deliver some entries; None: entries are
+    not read from brokers of a cluster."""
+    remote: Callable[[], PulsarAddress | BookKeeperAddress | ClusterBrokers | None] = lambda: None
     """Address at which tasks that do not share the server's disk read the topic."""
 
 
@@ -175,6 +180,7 @@ def segment_environment(
         ),
         give_up_ledger=give_up_ledger,
         new_uuid=env.new_uuid,
+        check_undelivered=None if env.check_undelivered is None else partial(env.check_undelivered, name),
         remote=env.remote,
     )
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord
     from afterglow.hot.bookkeeper.address import BookKeeperAddress
-    from afterglow.hot.pulsar.address import PulsarAddress
+    from afterglow.hot.pulsar.address import ClusterBrokers, PulsarAddress
     from afterglow.ledger.environment import Clock, Executor
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
@@ -99,6 +99,9 @@ class OffloadService:
         tasks_cut_blocks: Whether tasks cut the blocks of segments, since the hot log does not list the sizes of all
             entries.
         ledger_list: Path of a topic's ledger list, by the managed-ledger name.
+        check_undelivered: For entries that are read from brokers of a cluster, whose sizes are not known before, and
+            of which some are not delivered: raises ``HotLogError`` if such ledgers of a topic, given by its
+            managed-ledger name, were trimmed. None: entries are read otherwise.
     """
 
     def __init__(
@@ -114,13 +117,14 @@ class OffloadService:
         clock: Clock,
         instance: str,
         home: str,
-        remote: Callable[[], PulsarAddress | BookKeeperAddress | None] = lambda: None,
+        remote: Callable[[], PulsarAddress | BookKeeperAddress | ClusterBrokers | None] = lambda: None,
         flush: Callable[[], None] = lambda: None,
         offloaders: Offloaders = offloader_of,
         new_uuid: Callable[[], UUID] = uuid4,
         segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
         tasks_cut_blocks: bool = False,
         ledger_list: Callable[[str], str] = managed_ledger_path,
+        check_undelivered: Callable[[str, Collection[int]], None] | None = None,
     ) -> None:
         self._policies = policies
         self._tiers = tiers
@@ -164,6 +168,7 @@ class OffloadService:
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
             tasks_cut_blocks=tasks_cut_blocks,
+            check_undelivered=check_undelivered,
         )
         self._scans = SerialExecutor("the scan of all topics", executor)
         self._topics: dict[str, TopicOffload] = {}

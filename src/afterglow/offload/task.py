@@ -29,6 +29,7 @@ from afterglow.format.position import LedgerRange, Position
 from afterglow.format.statistics import measure_block
 from afterglow.hot.bookkeeper.address import BookKeeperAddress, shared_client
 from afterglow.hot.local.shared_ledger import open_shared, read_instance
+from afterglow.hot.pulsar.address import ClusterBrokers
 from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.names import TopicName
 from afterglow.offload.block_assembler import BlockAssembler
@@ -93,6 +94,8 @@ class UncutLedgerPart:
     """Length of their frames."""
     block_bytes: int
     """Maximum length of a block, which only a single larger entry exceeds."""
+    is_sized: bool = True
+    """Whether the length of the frames is known; if not, it is an estimate."""
 
     @property
     def ledger_id(self) -> int:
@@ -101,7 +104,7 @@ class UncutLedgerPart:
 
     @property
     def size_bytes(self) -> int:
-        """Length of its blocks, at most if no entry is larger than half a block."""
+        """Length of its blocks, at most if no entry is larger than half a block and the length of frames is known."""
         return self.frame_bytes + HEADER_BYTES * (2 * self.frame_bytes // self.block_bytes + 1)
 
     @property
@@ -122,7 +125,7 @@ class _HotTask:
     """The server's home directory, where the hot ledgers are; empty if no files are to be read."""
     instance: str
     """Id of the hot log in that home: a worker that finds it there shares the server's disk."""
-    remote: PulsarAddress | BookKeeperAddress | None = None
+    remote: PulsarAddress | BookKeeperAddress | ClusterBrokers | None = None
     """Address at which all other workers read the topic; None: they cannot."""
 
 
@@ -413,15 +416,15 @@ def read_uncut(ledger: ReadableLedger, part: UncutLedgerPart) -> Iterator[tuple[
     if ledger.confirmed < last:
         raise _not_readable(ledger, last)
     while first <= last:
-        data, count = ledger.read_frames(first, min(left, _READ_BYTES))
-        left -= data.nbytes
+        data, count = ledger.read_frames(first, min(left, _READ_BYTES) if part.is_sized else _READ_BYTES)
+        left -= data.nbytes if part.is_sized else 0
         frames = scan_frames(data, first)
         check_whole(frames, f"ledger {ledger.ledger_id}")
         if not count or left < 0 or frames.end_entry_id > last + 1:
             break
         yield first, data, frames.offsets
         first = frames.end_entry_id
-    if left or first <= last:  # an object with other entries would be committed as these
+    if (left and part.is_sized) or first <= last:  # an object with other entries would be committed as these
         raise CorruptBlock(
             f"ledger {ledger.ledger_id}: the frames of entries {part.entries.first} to {last} do not have "
             f"{part.frame_bytes} bytes"
@@ -505,9 +508,13 @@ def open_hot_ledgers(task: Task, ranges: Sequence[LedgerRange]) -> Iterator[tupl
         yield (lambda ledger_id: nullcontext(client.open(ledger_id, ends[ledger_id]))), Route.BOOKIES
         return
     topic = str(TopicName.from_managed_ledger_name(task.topic))
-    with RemoteLedgers(
-        task.remote, topic, ranges, deadline_s=_DEADLINE_S, instance=task.instance, offloads=True
-    ) as ledgers:
+    if isinstance(task.remote, ClusterBrokers):
+        remote = RemoteLedgers(task.remote.address, topic, ranges, deadline_s=_DEADLINE_S, fills_gaps=True)
+    else:
+        remote = RemoteLedgers(
+            task.remote, topic, ranges, deadline_s=_DEADLINE_S, instance=task.instance, offloads=True
+        )
+    with remote as ledgers:
         yield (lambda ledger_id: nullcontext(ledgers.ledger(ledger_id))), Route.PROTOCOL
 
 

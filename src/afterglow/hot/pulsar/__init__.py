@@ -6,7 +6,7 @@ Entry points: :class:`RawReader` reads ranges of a topic, :class:`RemoteLedgers`
 
 from __future__ import annotations
 
-from afterglow.hot.pulsar.address import PulsarAddress
+from afterglow.hot.pulsar.address import ClusterBrokers, PulsarAddress
 from afterglow.hot.pulsar.hold_state import HoldState, LastMessage, SkippedRange
 from afterglow.hot.pulsar.lookup import partitions
 from afterglow.hot.pulsar.raw_entries import RawEntries
@@ -16,6 +16,7 @@ from afterglow.hot.pulsar.subscription_hold import DEFAULT_SUBSCRIPTION, Subscri
 
 __all__ = [
     "DEFAULT_SUBSCRIPTION",
+    "ClusterBrokers",
     "HoldState",
     "LastMessage",
     "PulsarAddress",

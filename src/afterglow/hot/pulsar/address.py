@@ -58,6 +58,16 @@ class PulsarAddress:
         return parse_service_url(self.service_url)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterBrokers:
+    """The brokers of an Apache Pulsar cluster, as a source of entries of which some are not delivered; serialisable.
+
+    Brokers deliver neither markers nor messages of aborted transactions; in their place are entries without any byte.
+    """
+
+    address: PulsarAddress
+
+
 def parse_service_url(url: str) -> tuple[Endpoint, ...]:
     """Every host of a service URL.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from afterglow.errors import EntriesMissing, InvalidPosition
 from afterglow.format.frames import FRAME_BYTES, scan_frames
 from afterglow.format.position import LedgerRange, Position
@@ -42,6 +44,13 @@ class RawEntries:
     def frames(self) -> Frames:
         """Offsets of the entries in the data; computed at every call."""
         return scan_frames(self.data, self.first_entry_id)
+
+
+def undelivered_entries(ledger_id: int, first: int, count: int) -> RawEntries:
+    """Entries without any byte, in place of those that a broker did not deliver."""
+    frames = np.zeros(count, np.dtype([("length", ">i4"), ("id", ">i8")]))
+    frames["id"] = np.arange(first, first + count)
+    return RawEntries(ledger_id, first, count, memoryview(frames.tobytes()), 0)
 
 
 def plan_ranges(begin: Position, end: Position, expected: Sequence[LedgerRange] = ()) -> tuple[LedgerRange, ...]:

@@ -10,7 +10,8 @@
 Byte for byte includes the broker entry metadata. Our own brokers send it to subscriptions that ask for raw entries;
 Apache Pulsar does with ``exposingBrokerEntryMetadataToClientEnabled=true``, and strips it otherwise:
 :attr:`RawReader.exposes_broker_metadata` says which. Apache Pulsar does not deliver markers of transactions and
-replicated subscriptions: on topics with these the reader finds holes. No checksum is verified here.
+replicated subscriptions: on topics with these the reader finds holes, unless ``fills_gaps`` is set. No checksum is
+verified here.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class RawReader:
         deadline_s: Longest time that one step of a read may take, with all its attempts.
         instance: Id of the hot log that the entries must come from, if the brokers are ours; None: any.
         offloads: Whether the entries are for an offload task, which brokers of ours count.
+        fills_gaps: Whether entries that the broker skips are returned without any byte, instead of being missing. The
+            caller must know that they were not trimmed.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -75,6 +78,7 @@ class RawReader:
         deadline_s: float = 120.0,
         instance: str | None = None,
         offloads: bool = False,
+        fills_gaps: bool = False,
     ) -> None:
         self.topic = TopicName.parse(topic)
         self._half_bytes = receive_bytes // 2
@@ -83,6 +87,7 @@ class RawReader:
         self._deadline_s = deadline_s
         self._instance = instance
         self._offloads = offloads
+        self._fills_gaps = fills_gaps
         self._idle: BrokerConnection | None = None
         self._subscriptions: set[RawSubscription] = set()
         self._closed = False
@@ -190,6 +195,7 @@ class RawReader:
             deadline=deadline,
             instance=self._instance,
             offloads=self._offloads,
+            fills_gaps=self._fills_gaps,
         )
         self._subscriptions.add(subscription)
         self._statistics = replace(self._statistics, subscriptions=self._statistics.subscriptions + 1)

@@ -18,7 +18,7 @@ from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY
 from afterglow.hot.pulsar.broker_connection import refused
-from afterglow.hot.pulsar.raw_entries import RawEntries
+from afterglow.hot.pulsar.raw_entries import RawEntries, undelivered_entries
 
 if TYPE_CHECKING:
     from afterglow.hot.pulsar.broker_connection import BrokerConnection, Deadline
@@ -74,6 +74,9 @@ Command = wire.BaseCommand
 _HAND_OVER_S: Final = 0.05
 """Silence after which received entries are returned although the buffer has space for more."""
 
+_GAP_ENTRIES: Final = 1 << 16
+"""Entries without bytes that are returned at once."""
+
 _SILENCE_S: Final = 1.0
 """Silence after which the broker is asked for the end of the topic."""
 
@@ -89,6 +92,7 @@ class RawSubscription:
         deadline: Limit for subscribing.
         instance: Id of the hot log that the broker must have; None: any.
         offloads: Whether the entries are for an offload task.
+        fills_gaps: Whether entries that the broker skips are returned without any byte, instead of being missing.
 
     Raises:
         HotLogUnavailable: The broker does not accept the subscription now.
@@ -105,11 +109,15 @@ class RawSubscription:
         deadline: Deadline,
         instance: str | None = None,
         offloads: bool = False,
+        fills_gaps: bool = False,
     ) -> None:
         self.connection = connection
         self._topic = topic
         self._instance = instance
         self._offloads = offloads
+        self._fills_gaps = fills_gaps
+        self._continues_with: Position | None = None
+        """The entry that the broker continues with, if it skipped entries."""
         self._progress = progress
         self._permits = Permits(window_bytes, connection.max_message_bytes)
         self._consumer_id = connection.next_id()
@@ -145,7 +153,7 @@ class RawSubscription:
             else:
                 self._check_silence(time.monotonic() - received_at, deadline.timeout_s)
         self._grant()
-        return self._take_entries()
+        return self._take_entries() if self._entries else self._take_gap()
 
     def received(self) -> RawEntries | None:
         """Entries received before the subscription failed; None if there are none."""
@@ -192,8 +200,8 @@ class RawSubscription:
         self.connection.request(Command(type=Command.SUBSCRIBE, subscribe=request), request.request_id, deadline)
 
     def _collect(self) -> bool:
-        """Take received entries; True if they complete a ledger's range."""
-        while True:
+        """Take received entries; True if they complete a ledger's range, or the broker has skipped entries."""
+        while self._continues_with is None:
             current = self._progress.current
             taken = self.connection.buffer.take(self._consumer_id, current.ledger_id, current.first, current.last)
             if taken.entries:
@@ -208,11 +216,16 @@ class RawSubscription:
             if found is None:
                 return False
             self._handle_command(*found)
+        return True
 
     def _handle_command(self, command: wire.BaseCommand, payload: memoryview) -> None:
         kind = command.type
         if kind == Command.MESSAGE and command.message.consumer_id == self._consumer_id:
             position = message_position(command.message.message_id)
+            if self._fills_gaps and position > self._progress.awaited:
+                self.connection.buffer.unread()
+                self._continues_with = position
+                return
             if position >= self._progress.awaited:
                 raise self._progress.missing(f"it continues with {position}")
             self._permits.used(1, _messages(payload), len(payload))
@@ -240,6 +253,19 @@ class RawSubscription:
             self._end_request = self.connection.next_id()
             request = wire.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self._end_request)
             self.connection.send(Command(type=Command.GET_LAST_MESSAGE_ID, getLastMessageId=request))
+
+    def _take_gap(self) -> RawEntries:
+        """Entries that the broker skipped, up to the end of their ledger's range."""
+        assert self._continues_with is not None
+        current, begin = self._progress.current, self._progress.awaited
+        last = current.last
+        if self._continues_with.ledger_id == begin.ledger_id:
+            last = min(last, self._continues_with.entry_id - 1)
+        count = min(last - begin.entry_id + 1, _GAP_ENTRIES)
+        self._progress.advance_by(count)
+        if self._progress.done or self._progress.awaited >= self._continues_with:
+            self._continues_with = None
+        return undelivered_entries(begin.ledger_id, begin.entry_id, count)
 
     def _take_entries(self) -> RawEntries:
         data = self.connection.buffer.cut()

@@ -39,6 +39,7 @@ class RemoteLedgers:
         deadline_s: Likewise.
         instance: Likewise.
         offloads: Likewise.
+        fills_gaps: Likewise.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -54,9 +55,16 @@ class RemoteLedgers:
         deadline_s: float = 120.0,
         instance: str | None = None,
         offloads: bool = False,
+        fills_gaps: bool = False,
     ) -> None:
         self._reader = RawReader(
-            address, topic, timeout_s=timeout_s, deadline_s=deadline_s, instance=instance, offloads=offloads
+            address,
+            topic,
+            timeout_s=timeout_s,
+            deadline_s=deadline_s,
+            instance=instance,
+            offloads=offloads,
+            fills_gaps=fills_gaps,
         )
         self._ranges = tuple(ranges)
         self._batches: Iterator[RawEntries] = iter(())

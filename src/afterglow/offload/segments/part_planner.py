@@ -116,6 +116,11 @@ class PlannedPart:
         return sum(part.size_bytes for part in self.ledgers)
 
     @property
+    def is_sized(self) -> bool:
+        """Whether its length is known before its task has cut the blocks."""
+        return all(part.is_sized for part in self.ledgers if isinstance(part, UncutLedgerPart))
+
+    @property
     def uncut_bytes(self) -> int:
         """Length of its frames if its task cuts the blocks; else 0."""
         return sum(part.frame_bytes for part in self.ledgers if isinstance(part, UncutLedgerPart))
@@ -201,7 +206,7 @@ def plan_parts(
 
 
 def plan_uncut_parts(
-    entries: PositionRange, frame_end: FrameEnd, sizes: Sizes, *, number: int, closing: bool
+    entries: PositionRange, frame_end: FrameEnd, sizes: Sizes, *, number: int, closing: bool, is_sized: bool = True
 ) -> tuple[PlannedPart, ...]:
     """Plan the parts of a range of entries, whose blocks their tasks cut; a part ends where its frames fill it.
 
@@ -211,6 +216,7 @@ def plan_uncut_parts(
         sizes: Sizes of blocks and parts.
         number: Number of the first part.
         closing: Whether the segment ends with the range. If not, entries that do not fill a part are left for later.
+        is_sized: Whether the ends of frames are known; if not, they are estimates.
 
     Raises:
         HotLogError: A ledger cannot be read.
@@ -224,7 +230,8 @@ def plan_uncut_parts(
             length = frame_bytes(rest, rest.last, frame_end)
             last = rest.last if length <= missing else _last_within(rest, frame_end, missing - 1) + 1
             mine = length if last == rest.last else frame_bytes(rest, last, frame_end)
-            gathered.append(UncutLedgerPart(LedgerRange(rest.ledger_id, rest.first, last), mine, sizes.block_bytes))
+            mine_range = LedgerRange(rest.ledger_id, rest.first, last)
+            gathered.append(UncutLedgerPart(mine_range, mine, sizes.block_bytes, is_sized))
             missing -= mine
             if missing <= 0:
                 parts.append(PlannedPart(number + len(parts), tuple(gathered)))
@@ -236,7 +243,13 @@ def plan_uncut_parts(
 
 
 def restore_uncut_part(
-    number: int, entries: PositionRange, frame_bytes_recorded: int, sizes: Sizes, frame_end: FrameEnd
+    number: int,
+    entries: PositionRange,
+    frame_bytes_recorded: int,
+    sizes: Sizes,
+    frame_end: FrameEnd,
+    *,
+    is_sized: bool = True,
 ) -> PlannedPart:
     """Restore a planned part, whose blocks its task cuts, from its record.
 
@@ -246,13 +259,14 @@ def restore_uncut_part(
         frame_bytes_recorded: Length of its frames.
         sizes: Sizes of the segment's blocks and parts.
         frame_end: Ends of frames.
+        is_sized: Whether these are known; if not, the recorded length is an estimate too.
 
     Raises:
         CorruptMetadata: The entries have another length.
         HotLogError: A ledger cannot be read.
     """
-    (part,) = plan_uncut_parts(entries, frame_end, sizes.in_one_part(), number=number, closing=True)
-    if part.uncut_bytes != frame_bytes_recorded:
+    (part,) = plan_uncut_parts(entries, frame_end, sizes.in_one_part(), number=number, closing=True, is_sized=is_sized)
+    if is_sized and part.uncut_bytes != frame_bytes_recorded:
         raise CorruptMetadata(f"part {number}: its frames have {part.uncut_bytes} bytes, not {frame_bytes_recorded}")
     return part
 

@@ -57,6 +57,7 @@ def new_record(
     sizes: Sizes,
     assigned_ms: int,
     first_entry_ms: int,
+    markers_stripped: bool = False,
 ) -> proto.UploadRecord:
     """The upload record of a new segment.
 
@@ -69,6 +70,7 @@ def new_record(
         sizes: Sizes of its blocks and parts.
         assigned_ms: Now.
         first_entry_ms: Time of its first entry.
+        markers_stripped: Whether its entries are read from brokers of a cluster.
     """
     return proto.UploadRecord(
         version=VERSION,
@@ -81,6 +83,7 @@ def new_record(
         first_entry_ms=first_entry_ms,
         block_bytes=sizes.block_bytes,
         part_bytes=sizes.part_bytes,
+        markers_stripped=markers_stripped,
     )
 
 
@@ -164,6 +167,7 @@ def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> Non
                 end=to_proto(part.end),
                 block_bytes=part.block_bytes,
                 frame_bytes=part.uncut_bytes,
+                unsized=not part.is_sized,
             )
 
 
@@ -269,6 +273,10 @@ def segment_record(record: proto.UploadRecord, *, instance: str, offloaded_ms: i
         instance=instance,
         assigned_ms=record.assigned_ms,
         offloaded_ms=offloaded_ms,
+        markers_stripped=record.markers_stripped,
+        # If no entry has it, a broker strips it, or has never written any: a broker does not say which.
+        broker_metadata_stripped=record.markers_stripped
+        and any(block.min_broker_time is None and block.entries > block.undelivered for block in blocks),
     )
     for name, choose in (("min", min), ("max", max)):
         for kind in ("broker_time", "publish_time"):

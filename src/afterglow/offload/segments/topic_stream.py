@@ -58,6 +58,10 @@ MAX_ASSIGNED: Final = 4
 """Segments of one topic that run at a time: enough to keep workers busy, few enough to leave capacity for others."""
 
 
+MAX_UNSIZED_BYTES: Final = 64 << 20
+"""Estimated size at which a segment closes whose entries are read from brokers: it is one part, in a task's memory."""
+
+
 class _TopicEnd(NamedTuple):
     """The end of the topic at the last advance."""
 
@@ -291,8 +295,7 @@ class TopicStream:
 
     def _begin(self, uploads: list[SegmentUpload], now_ms: int) -> None:
         """Assign segments, up to ``MAX_ASSIGNED``."""
-        policy = self._env.policy()
-        max_bytes = policy.max_offload_segment_size_in_bytes
+        policy, max_bytes = self._env.policy(), self._max_bytes()
         while len(uploads) < MAX_ASSIGNED and (not uploads or uploads[-1].end is not None):
             uncovered = self._uncovered(
                 streaming=policy.streaming_offload_enabled, after=uploads[-1].end if uploads else None
@@ -311,7 +314,8 @@ class TopicStream:
             if end is None and now_ms >= self._closes_ms(first_ms):
                 end = entries.end
             location, sizes = self._env.location(), self._env.sizes(policy)
-            if not is_built_in(location.driver):  # one task writes the whole segment through the driver's handle
+            # One task writes the whole segment through the driver's handle, or the sizes of parts are not known before.
+            if not is_built_in(location.driver) or self._env.check_undelivered is not None:
                 sizes = sizes.in_one_part()
             with self._reloaded_after_failure():
                 upload = SegmentUpload.assign(self._env, location, entries.begin, end, sizes=sizes, first_ms=first_ms)
@@ -336,7 +340,7 @@ class TopicStream:
         entries = next((entries for entries in uncovered if entries.begin == live.begin), None)
         if entries is None:
             return
-        end = cut_by_size(entries, self._env.frame_end, policy.max_offload_segment_size_in_bytes)
+        end = cut_by_size(entries, self._env.frame_end, self._max_bytes())
         if end is None:
             end = self._current_end(entries, live, policy, now_ms)
         if end is not None and end <= live.planned_end:
@@ -346,6 +350,11 @@ class TopicStream:
         if left is not None:
             live.extend(left, closing=end is not None)
 
+    def _max_bytes(self) -> int:
+        """Size at which a segment closes."""
+        max_bytes = self._env.policy().max_offload_segment_size_in_bytes
+        return max_bytes if self._env.check_undelivered is None else min(max_bytes, MAX_UNSIZED_BYTES)
+
     def _until_due(self, uploads: list[SegmentUpload], last: Position) -> int:
         """Number of bytes that fill a part of the live segment, or the segment; 0 if none exists."""
         if not uploads or (live := uploads[-1]).end is not None:
@@ -354,7 +363,7 @@ class TopicStream:
         if live.planned_end < last:
             left = range_between(self._env.ledger.layout, live.planned_end.next(), last)
             waiting_bytes = sum(frame_bytes(each, each.last, self._env.frame_end) for each in left.ranges)
-        max_bytes = self._env.policy().max_offload_segment_size_in_bytes
+        max_bytes = self._max_bytes()
         to_part = records.sizes_of(live.record).part_bytes - waiting_bytes
         return min(to_part, max_bytes - records.planned_frame_bytes(live.record) - waiting_bytes)
 
@@ -506,7 +515,12 @@ class TopicStream:
             if not node.take_over(env.ledger.check_owner):
                 continue
             upload = SegmentUpload(env, node)
-            if uuid in assigned:
+            if uuid in assigned and node.record.markers_stripped != (env.check_undelivered is not None):
+                # Parts of one segment are not read by different paths: only one of them has markers.
+                env.ledger.update(partial(edits.remove_segment, uuid=uuid))
+                assigned.discard(uuid)
+                upload.give_up("entries are read by another path now")
+            elif uuid in assigned:
                 found.append(upload)
             elif uuid in named:
                 node.delete()  # committed; only the upload record was left

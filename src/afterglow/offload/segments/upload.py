@@ -62,7 +62,7 @@ from afterglow.storage.store import Upload
 from afterglow.tier.locations import is_built_in, location_of_record, location_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
@@ -199,6 +199,7 @@ class SegmentUpload:
                 sizes=sizes,
                 assigned_ms=now_ms,
                 first_entry_ms=first_ms,
+                markers_stripped=env.check_undelivered is not None,
             )
         )
         try:
@@ -229,7 +230,10 @@ class SegmentUpload:
         number = len(record.planned) + 1
         sizes = records.sizes_of(record)
         if self._env.offsets is None:
-            parts = plan_uncut_parts(entries, self._env.frame_end, sizes, number=number, closing=closing)
+            is_sized = self._env.check_undelivered is None
+            parts = plan_uncut_parts(
+                entries, self._env.frame_end, sizes, number=number, closing=closing, is_sized=is_sized
+            )
         else:
             offset = records.planned_bytes(record)
             parts = plan_parts(entries, self._env.offsets, sizes, number=number, offset=offset, closing=closing)
@@ -305,10 +309,14 @@ class SegmentUpload:
         Raises:
             Fenced: The topic has a new owner.
             UploadLost: The store has lost the upload.
+            HotLogError: Entries that a broker did not deliver may have been trimmed.
             AfterglowError: The first error of a part; the uploaded parts are recorded nevertheless.
         """
         self._running.difference_update(results)
         uploaded = {number: result for number, result in results.items() if result.error is None}
+        if self._env.check_undelivered is not None:
+            # After the read: a ledger that is still listed was not trimmed before, so that the broker has hidden them.
+            self._env.check_undelivered(undelivered_ledgers(uploaded.values()))
         if uploaded:
             parts = {number: self._part(number) for number in uploaded}
 
@@ -560,8 +568,20 @@ class SegmentUpload:
         number, env = planned.number, self._env
         if planned.frame_bytes:
             sizes = records.sizes_of(self.record)
-            return restore_uncut_part(number, entries, planned.frame_bytes, sizes, env.frame_end)
+            return restore_uncut_part(
+                number, entries, planned.frame_bytes, sizes, env.frame_end, is_sized=not planned.unsized
+            )
         if env.offsets is None:
             raise CorruptMetadata(f"part {number} of segment {self.uuid} was planned for another kind of hot log")
         offset = sum(sum(part.block_bytes) for part in self.record.planned[: number - 1])
         return restore_part(number, entries, planned.block_bytes, env.offsets, offset)
+
+
+def undelivered_ledgers(results: Iterable[PartResult]) -> frozenset[int]:
+    """Ids of the ledgers of which brokers did not deliver some entries, by the blocks that tasks have cut."""
+    return frozenset(
+        ledger_part.ledger_id
+        for result in results
+        for ledger_part, blocks in zip(result.cut, result.statistics, strict=True)
+        if any(block.undelivered for block in blocks)
+    )
