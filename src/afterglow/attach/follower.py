@@ -207,7 +207,7 @@ class Follower:
     def _last_delivered(self, topic: AttachedTopic) -> Position | None:
         """The last entry that brokers deliver; behind it are markers, and entries of transactions that have not ended.
 
-        None if there is none, or the topic is not held yet.
+        None if no entry is delivered, or the topic is not held yet.
         """
         name = str(topic.topic)
         return self._holds.last_message_id(name).result(_PROBE_S).last if self._holds.state(name).held else None

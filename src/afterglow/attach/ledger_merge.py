@@ -189,7 +189,7 @@ def record_release(own: ManagedLedgerInfo, released: SkippedRange) -> None:
 
 
 def recorded_release(own: ManagedLedgerInfo) -> SkippedRange | None:
-    """The last range whose hold was given up; None: there is none.
+    """The last range whose hold was given up; None: no hold was.
 
     Raises:
         CorruptMetadata: The record is not valid.

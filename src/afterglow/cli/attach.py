@@ -68,7 +68,7 @@ def attach(
         typer.Option(
             metavar="SIZE",
             parser=parameters.read_bytes,
-            help="Bytes per second that each Spark worker reads from bookies.",
+            help="Bytes per second that each Spark worker reads from all bookies together.",
         ),
     ] = "100M",
     tier_retention_time: Annotated[
