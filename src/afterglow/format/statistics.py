@@ -53,14 +53,14 @@ class BlockStatistics:
     """Index of the first message."""
     last_index: int | None = None
     """Index of the last message."""
-    undelivered: int = 0
-    """Entries without any byte, each in place of one that a broker of Pulsar did not deliver."""
     stripes: tuple[int, ...] = ()
     """CRC32C of each ``STRIPE_BYTES`` of the block, the last one shorter; empty in V2."""
     stripe_entries_before: tuple[int, ...] = ()
     """For each stripe, the number of entries that begin before it. Empty if the index does not contain it."""
     stripe_first_frame: tuple[int, ...] = ()
     """For each stripe, the offset in it of the first frame that begins in it; its length if none does."""
+    undelivered: int = 0
+    """Entries without any byte, each in place of one that a broker of Pulsar did not deliver."""
 
     @property
     def times(self) -> tuple[int | None, int | None, int | None, int | None]:
