@@ -164,7 +164,8 @@ def _resources() -> Iterator[Resource[Any]]:
     """All resources of a broker, without Pulsar's calls that it refuses."""
     # Their handlers are not called: neither needs a server.
     tables: tuple[ResourceTable[Any], ...] = (
-        console_routes.overview_resources(cast("Any", None)),
+        console_routes.overview_resources(cast("Any", None), cast("Any", None), 0),
+        *console_routes.history_resources(cast("Any", None)),
         metrics_routes.resources(cast("Any", None), Access.ANYONE),
         *ALL_RESOURCES,
     )
