@@ -22,6 +22,7 @@ RUN = {
 }
 """Pages with the test that runs them, or their programs."""
 PARSED_ONLY = {
+    "docs/attach.md": "needs a Pulsar cluster; tests/attach/test_live_attach.py runs the command against one",
     "docs/cli.md": "examples of the help, for topics and clusters that the reader has",
     "docs/console.md": "starts a server",
     "docs/installation.md": "installs packages; scripts/check_wheel.py tests the wheels",
