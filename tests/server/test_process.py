@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.errors import ConfigError, MetadataUnavailable
+from afterglow.errors import ConfigError, HotLogError, MetadataUnavailable
+from afterglow.metadata.address import open_metadata
 from afterglow.server.process import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 CONFIG = BrokerConfig(bind_address="127.0.0.1", broker_service_port=0)
@@ -47,6 +50,33 @@ def test_the_server_gives_its_metadata_store_the_timeouts_of_its_settings(tmp_pa
     config = replace(CONFIG, metadata_store_url="zk://127.0.0.1:1", metadata_store_operation_timeout_seconds=1)
     with pytest.raises(MetadataUnavailable, match=r"within 1 s; .* metadataStoreOperationTimeoutSeconds"):
         start_and_stop(tmp_path / "home", config)
+
+
+def test_a_new_hot_log_is_never_used_with_the_metadata_of_a_lost_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    start_and_stop(home)
+    before = nodes(home)
+    shutil.rmtree(home / "hot")
+    with pytest.raises(HotLogError, match=r"the metadata belongs to hot log .*--hot skip"):
+        start_and_stop(home)
+    assert nodes(home) == before
+
+
+def nodes(home: Path) -> list[tuple[str, bytes]]:
+    """All nodes of the metadata, with their values."""
+    store = open_metadata(f"sqlite:{home / 'metadata.db'}", CONFIG)
+
+    def walk(path: str) -> Iterator[tuple[str, bytes]]:
+        found = store.get(path) if path != "/" else None
+        if found is not None:
+            yield path, found.value
+        for name in store.children(path):
+            yield from walk(f"{path.rstrip('/')}/{name}")
+
+    try:
+        return list(walk("/"))
+    finally:
+        store.close()
 
 
 def test_the_default_tier_is_in_the_home(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,10 @@ async def two_servers(directory: Path) -> AsyncIterator[tuple[Server, Server]]:
         first = await Server.start(directory / "first", config, start_admin)
         stack.push_async_callback(first.stop)
         await asyncio.to_thread(produce, first, TOPIC)
+        # A successor has the same hot log, on a shared disk or as a copy; here its identity is enough.
+        identity = directory / "second" / "hot" / "instance"
+        identity.parent.mkdir(parents=True)
+        shutil.copy(directory / "first" / "hot" / "instance", identity)
         second = await Server.start(directory / "second", config, start_admin)
         stack.push_async_callback(second.stop)
         yield first, second

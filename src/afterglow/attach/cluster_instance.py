@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.errors import CommitUnknown, ConfigError, VersionConflict
-from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.errors import ConfigError
+from afterglow.metadata.identity import read_identity, record_identity
 
 if TYPE_CHECKING:
     from afterglow.metadata.paths import AfterglowPaths
@@ -26,8 +26,7 @@ def read_instance(cluster: MetadataReader) -> str:
     Raises:
         MetadataUnavailable: The store cannot be reached.
     """
-    found = cluster.get(_INSTANCE)
-    return "" if found is None else found.value.decode("utf-8", "replace").strip()
+    return read_identity(cluster, _INSTANCE)
 
 
 def check_instance(metadata: MetadataReader, paths: AfterglowPaths, instance: str, address: str) -> None:
@@ -43,8 +42,7 @@ def check_instance(metadata: MetadataReader, paths: AfterglowPaths, instance: st
         ConfigError: They belong to another cluster of the same name.
         MetadataUnavailable: The store cannot be reached.
     """
-    found = metadata.get(paths.cluster_instance)
-    recorded = "" if found is None else found.value.decode("utf-8", "replace")
+    recorded = read_identity(metadata, paths.cluster_instance)
     if recorded and recorded != instance:
         raise ConfigError(
             f"metadata {address} has records of another cluster of the name {paths.cluster}: its BookKeeper has the "
@@ -60,11 +58,5 @@ def record_instance(metadata: MetadataStore, paths: AfterglowPaths, instance: st
         Fenced: Another process has become the owner.
         MetadataError: The store failed.
     """
-    while instance:
-        found = metadata.get(paths.cluster_instance)
-        if found is not None and found.value:
-            return
-        try:
-            metadata.put(paths.cluster_instance, instance.encode(), MUST_NOT_EXIST if found is None else found.version)
-        except (VersionConflict, CommitUnknown):
-            continue
+    if instance:
+        record_identity(metadata, paths.cluster_instance, instance)

@@ -85,6 +85,11 @@ class AfterglowPaths:
         return f"{self.root}/cluster-instance"
 
     @property
+    def hot_log(self) -> str:
+        """The node with the instance id of the hot log whose ledgers the topics of a server have."""
+        return f"{self.root}/hot-log"
+
+    @property
     def subscriptions(self) -> str:
         """The node with the names of the subscriptions by which an attachment holds back trimming."""
         return f"{self.root}/subscriptions"

@@ -16,12 +16,13 @@ from afterglow.broker.service import BrokerService
 from afterglow.broker.tls import server_context
 from afterglow.catalog.catalog import Catalog
 from afterglow.catalog.schema_registry import SchemaRegistry
-from afterglow.errors import ConfigError
+from afterglow.errors import ConfigError, HotLogError
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.log import call_each
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.address import open_metadata
+from afterglow.metadata.identity import read_identity, record_identity
 from afterglow.metadata.ownership import take_ownership
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.pipeline.server_handle import ServerHandle
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
-    from afterglow.errors import HotLogError
     from afterglow.hot.log import Completion
+    from afterglow.metadata.store import MetadataStore
     from afterglow.tier.locations import TierLocation
 
     StartAdmin: TypeAlias = Callable[
@@ -123,7 +124,7 @@ class Server:
         Raises:
             ConfigError: A setting is not valid, or a port cannot be opened.
             MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
-            HotLogError: The home is in use, or its disk fails.
+            HotLogError: The home is in use, its disk fails, or the metadata belongs to another hot log.
             MetadataError: The metadata cannot be read.
         """
         config = with_advertised_address(config)
@@ -141,7 +142,9 @@ class Server:
             opened = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}", config)
             stack.callback(opened.close)
             paths = AfterglowPaths(config.cluster_name)
+            await loop.run_in_executor(pool, _check_hot_log, opened, paths, hot.instance, home)
             metadata = await loop.run_in_executor(pool, take_ownership, opened, paths.owners, uuid.uuid4())
+            await loop.run_in_executor(pool, record_identity, metadata, paths.hot_log, hot.instance)
             catalog = Catalog(metadata, config.cluster_name)
             await loop.run_in_executor(pool, catalog.ensure_defaults)
             tiering = Tiering.open(home, tier, config=config, hot=hot, metadata=metadata, paths=paths, catalog=catalog)
@@ -209,6 +212,24 @@ class Server:
     async def stop(self) -> None:
         """Stop all parts in the reverse order of the start. Acknowledged messages are on disk already."""
         await self._stack.aclose()
+
+
+def _check_hot_log(metadata: MetadataStore, paths: AfterglowPaths, instance: str, home: Path) -> None:
+    """Check that the ledgers of the metadata are those of a hot log. Only reads: a running owner is not disturbed.
+
+    A new hot log numbers its ledgers from 1 again, and they would pass for those that the metadata lists.
+
+    Raises:
+        HotLogError: They are another one's.
+        MetadataError: The metadata cannot be read.
+    """
+    recorded = read_identity(metadata, paths.hot_log)
+    if recorded and recorded != instance:
+        raise HotLogError(
+            f"the metadata belongs to hot log {recorded}, and {home / 'hot'} is {instance}: its ledgers would be taken "
+            f"for others; restore the former {home / 'hot'}, or start on a new home and metadata, and read what was "
+            f"offloaded with: afterglow read {home} TOPIC --hot skip"
+        )
 
 
 def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], HotLogError | None], None]:
