@@ -56,7 +56,7 @@ def test_segments_are_listed_from_their_assignment_on(admin: Admin) -> None:
     first, second = admin.write_ledgers(2)
     admin.offloading.begin()
     [row] = admin.get(f"{TOPIC}/segments")
-    assert set(row) == {*FIELDS, "planned_bytes", "topic", "first_ms", "last_ms"}
+    assert set(row) == {*FIELDS, "planned_bytes", "planned_entries", "topic", "first_ms", "last_ms"}
     assert row["topic"] == "persistent://public/default/t"
     assert (row["status"], row["begin"], row["end"]) == ("Assigned", {"ledger_id": first, "entry_id": 0}, None)
     assert row["assigned_ms"] > 0

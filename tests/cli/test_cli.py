@@ -57,7 +57,7 @@ def test_no_arguments_show_the_help_and_exit_2() -> None:
     ("args", "words"),
     [
         (("inspect",), "Missing argument 'tier'"),
-        (("inspekt",), "No such command 'inspekt'"),
+        (("inspekt",), "no such command 'inspekt'; did you mean 'inspect'?"),
         (("inspect", "fil:///x", "k"), "file://"),
         (("inspect", "file:///x", "k", "--blocks", "--entries"), "exclude each other"),
         (("doctor", "--tier", "s3://b", "-o", "endpont=x"), "endpoint"),

@@ -37,7 +37,7 @@ SENDS = st.lists(
         st.integers(1, 2**31 - 1),
     ),
     min_size=1,
-    max_size=30,
+    max_size=16,  # one pass over a buffer finds as many; further ones find the rest
 )
 
 

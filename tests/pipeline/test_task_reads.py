@@ -185,7 +185,7 @@ def test_entries_that_the_full_buffer_refused_are_read_from_the_hot_log(
         assert 0.8 * BUFFER_BYTES / 2 < full <= BUFFER_BYTES / 2
         assert metric(served, "afterglow_offload_buffer_bytes")[""] == full, "it holds what it held: the oldest"
         assert metric(served, "afterglow_offload_buffer_budget_bytes")[""] == BUFFER_BYTES
-        assert metric(served, "afterglow_offload_buffer_refused_entries_total")[""] > 80
+        assert metric(served, "afterglow_offload_buffer_refused_entries_total")[""] > 60  # of 80, of any sizes
         assert sum(metric(served, "afterglow_offload_read_bytes_total").values()) == 0
 
         open_tier.set()

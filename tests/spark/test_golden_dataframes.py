@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tests.support.shared_spark import SharedSpark
 
     from afterglow.read.split_reader import Include
+    from afterglow.source.addresses import Hot
 
     Way: TypeAlias = Callable[..., pa.Table]
     """Reads a topic, with the options of the data source."""
@@ -149,8 +150,10 @@ class Queries:
         return pa.concat_tables(batches)
 
 
-def by_scan(source: str, tier: str, topic: str, include: Include = "messages", decode: str = "false") -> pa.Table:
-    with afterglow.connect(source, tier) as connected:
+def by_scan(
+    source: str, tier: str, topic: str, include: Include = "messages", decode: str = "false", *, hot: Hot = "read"
+) -> pa.Table:
+    with afterglow.connect(source, tier, hot=hot) as connected:
         topics = [connected.topic(name) for name in topic.split(",")]
         return pa.concat_tables(each.scan(include=include, decode=decode == "true").read_all() for each in topics)
 
@@ -220,7 +223,8 @@ def test_rows_before_a_defect_are_read_if_damage_is_skipped(
 ) -> None:
     case, kept = at_hand(name), DEFECTS[name].kept
     monkeypatch.setenv("AFTERGLOW_CONF_damagedDataPolicy", "skip-and-report")
-    left = by_scan(cluster.source, cluster.bucket, topic=topic_of(case), include=include_of(case))
+    # Damage is not skipped while bookies that cannot be reached may have a copy.
+    left = by_scan(cluster.source, cluster.bucket, topic=topic_of(case), include=include_of(case), hot="skip")
     assert "are skipped" in caplog.text
     assert min(case.objects) in caplog.text
     known = case.entries()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GC_ALLOCATIONS: Final = 50_000
-_SWITCH_S: Final = 0.0005
+_SWITCH_S: Final = 0.002
 """Longest wait of the event loop for the interpreter, while a thread that plans or commits offloads has it."""
 _PRIVATE: Final = 0o077
 """Permission bits of group and others, which files in a home do not have."""

@@ -20,7 +20,7 @@ from afterglow.ledger.cursor_store import CursorStore
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.properties import DELETING, get_pending_deletes, set_text
 from afterglow.ledger.trimming import delete_hot_copies
-from afterglow.metadata.paths import topic_of
+from afterglow.metadata.paths import topic_label
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -49,4 +49,4 @@ def finish_deletion(environment: Environment, metadata: TopicMetadata) -> None:
     for name in environment.metadata.children(metadata.path):
         CursorStore(f"{metadata.path}/{name}", environment, metadata).delete()
     metadata.remove()
-    log_event(_log, "topic deleted", topic=str(topic_of(metadata.path)), reason="deleted on request, with its data")
+    log_event(_log, "topic deleted", topic=topic_label(metadata.path), reason="deleted on request, with its data")

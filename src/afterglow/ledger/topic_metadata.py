@@ -21,7 +21,7 @@ from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import parse_managed_ledger, serialize_managed_ledger
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.properties import OWNER_EPOCH, get_number, set_text
-from afterglow.metadata.paths import topic_of
+from afterglow.metadata.paths import MANAGED_LEDGERS, topic_label
 from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class TopicMetadata:
                     continue
                 self._epoch = epoch
                 if found is None:
-                    log_event(_log, "topic created", topic=str(topic_of(self._path)))
+                    is_ours = self._path.startswith(f"{MANAGED_LEDGERS}/")
+                    log_event(_log, "topic created" if is_ours else "topic attached", topic=topic_label(self._path))
                 return snapshot
             raise VersionConflict(f"{self._path} was not opened: {_MAX_ATTEMPTS} conflicts in a row")
 

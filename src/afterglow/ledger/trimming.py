@@ -28,7 +28,7 @@ from afterglow.ledger.offload_hooks import recorded_removal
 from afterglow.ledger.properties import get_pending_deletes
 from afterglow.ledger.retention import consumed_before, ledgers_to_trim, ledgers_to_truncate
 from afterglow.metadata.names import TopicName
-from afterglow.metadata.paths import topic_of
+from afterglow.metadata.paths import topic_label
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -61,7 +61,7 @@ def delete_hot_copies(environment: Environment, metadata: TopicMetadata) -> Snap
         else:
             deleted.append(ledger_id)
     for ledger_id in deleted:
-        log_event(_log, "hot copy deleted", topic=str(topic_of(metadata.path)), ledger=ledger_id)
+        log_event(_log, "hot copy deleted", topic=topic_label(metadata.path), ledger=ledger_id)
     return metadata.update(partial(remove_pending_deletes, ledger_ids=deleted)) if deleted else metadata.snapshot
 
 

@@ -49,6 +49,15 @@ def topic_of(path: str) -> TopicName:
     return TopicName.from_managed_ledger_name(path.removeprefix(f"{MANAGED_LEDGERS}/"))
 
 
+def topic_label(path: str) -> str:
+    """Return the topic of a managed ledger's path, or of a copy of one, for messages; the path itself for any other."""
+    name = path.partition(f"{MANAGED_LEDGERS}/")[2]
+    try:
+        return str(TopicName.from_managed_ledger_name(name))
+    except InvalidName:
+        return path
+
+
 @dataclass(frozen=True, slots=True)
 class AfterglowPaths:
     """Afterglow's paths for one cluster, all below :attr:`root`."""
