@@ -104,7 +104,7 @@ def test_brokers_deliver_every_committed_message_once_and_markers_are_recorded_a
     metadata = f"sqlite:{tmp_path / 'attach.db'}"
     monkeypatch.setenv("ACCESS_KEY_ID", s3.access_key)
     monkeypatch.setenv("ACCESS_KEY_SECRET", s3.secret_key)
-    options = ["--master", "local[2]", "--entries", "broker", "--http-port", "0", *attach_options(s3)]
+    options = ["--master", "local[2]", "--entries", "broker", *attach_options(s3)]
     tier = "s3://attached/broker"
     with AttachedProcess(cluster.admin_url, "public/default/.*", tier, metadata, *options) as attached:
         said = "entries from brokers (as --entries says)"

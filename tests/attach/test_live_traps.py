@@ -337,7 +337,8 @@ def test_a_quota_that_holds_producers_lets_them_go_on_once_attach_is_back(world:
     assert ended.wait(WAIT_S), process.lines[-30:]
     thread.join()
     world.settle()
-    assert world.in_tier() == list(range(320))
+    found = world.in_tier()
+    assert list(dict.fromkeys(found)) == list(range(320)), "what had no receipt was sent again"
     world.verify()
 
 
@@ -404,7 +405,7 @@ def test_ledgers_of_the_clusters_own_offloader_are_left_to_it_and_each_message_i
     world.settle()
     with afterglow.connect(world.standalone.admin_url, metadata=world.metadata, token=token("admin")) as source:
         values = source.topic(world.topic).scan(columns=["value"]).read_all().column("value").to_pylist()
-    assert values == [world.value(number) for number in range(420 - 60)]
+    assert values == [world.value(number) for number in range(420)]
     other.close()
     client.close()
     world.verify()

@@ -188,7 +188,7 @@ def _command_line(pid: int) -> bytes:
 def attach_options(
     s3: KillableS3 | S3Server, settings: Mapping[str, str] | None = None, *, segment_s: int = 3
 ) -> list[str]:
-    """Options of ``afterglow attach`` for a tier on an S3 server, and segments of a few seconds."""
+    """Options of ``afterglow attach`` for a tier on an S3 server, segments of a few seconds, and any free port."""
     wanted = {
         "s3ManagedLedgerOffloadServiceEndpoint": s3.endpoint,
         "s3ManagedLedgerOffloadRegion": s3.region,
@@ -197,7 +197,7 @@ def attach_options(
         "maxOffloadSegmentRolloverTimeInSeconds": str(segment_s),
         **(settings or {}),
     }
-    return [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
+    return ["--http-port", "0", *(part for name, value in wanted.items() for part in ("--set", f"{name}={value}"))]
 
 
 # --- what it has done -------------------------------------------------------------------------------------------------
