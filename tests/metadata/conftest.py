@@ -36,8 +36,8 @@ def own_zookeeper(zookeeper_jars: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def chroot() -> str:
-    """A corner of the shared server for one test."""
-    return f"/tests/{next(_numbers)}"
+    """A node of the shared server for one test, whose access list no other test inherits."""
+    return f"/tests-{next(_numbers)}"
 
 
 def _running(jars: str, directories: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
