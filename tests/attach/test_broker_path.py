@@ -93,7 +93,7 @@ def test_undelivered_entries_of_a_trimmed_ledger_are_not_committed(cluster: Fake
         process.follower.close()
         cluster.trim(TOPIC, 7)
         offload(process)
-        eventually(lambda: "has trimmed ledger 7" in error_of(process), lambda: error_of(process))
+        eventually(lambda: "has trimmed ledger 7" in error_of(process) or records(process) != [], lambda: "no error")
         assert records(process) == []
 
 
