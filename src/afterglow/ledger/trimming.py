@@ -155,13 +155,14 @@ class Trimmer:
             MetadataError: The store failed.
             AfterglowError: The edit raised it; nothing was changed.
         """
+        ids = frozenset(ledger_ids)
 
         def both(info: ManagedLedgerInfo) -> None:
             edit(info)
-            drop_ledgers(info, ledger_ids)
+            drop_ledgers(info, ids)
 
         with self._roller.work:
-            dropped = [record for record in self._state.records if record.ledger_id in ledger_ids]
+            dropped = [record for record in self._state.records if record.ledger_id in ids]
             self._roller.update(both)
             for record in dropped:
                 self._log("ledger deleted", record, "deleted on request, with its segments")
@@ -198,10 +199,11 @@ class Trimmer:
         """
         with ExitStack() as removal:
             if ledger_ids:
-                dropped = [record for record in self._state.records if record.ledger_id in ledger_ids]
+                ids = frozenset(ledger_ids)
+                dropped = [record for record in self._state.records if record.ledger_id in ids]
                 infos = [info for info in map(self._state.ledger_info, ledger_ids) if info is not None]
                 removal.enter_context(recorded_removal(self._offloading, self._name, infos))
-                self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
+                self._roller.update(partial(drop_ledgers, ledger_ids=ids))
                 for record in dropped:
                     self._log("ledger trimmed", record, reason, policy)
                 self._cursors.drop_trimmed()
